@@ -1,7 +1,5 @@
 """The process list as data, made before anything starts: hosts, addresses, command lines."""
 
-from __future__ import annotations
-
 import contextlib
 import json
 import os
@@ -43,7 +41,7 @@ class Plan:
             write_json(run.path / "plan.json", asdict(self))
 
     @staticmethod
-    def load(run: RunDir) -> Plan:
+    def load(run: RunDir) -> "Plan":
         try:
             plan: Plan = from_json(Plan, json.loads((run.path / "plan.json").read_text()))
             if not plan.of_role("ps") or not plan.of_role("worker"):

@@ -1,13 +1,11 @@
 """Every setting of a run in frozen dataclasses, each with its default, help text and range."""
 
-from __future__ import annotations
-
 import dataclasses
 import functools
 import json
 import os
 from dataclasses import dataclass, field
-from typing import Any, Literal, NamedTuple
+from typing import Any, Literal, NamedTuple, Self
 
 from a3c.config.own_code import networks
 
@@ -446,7 +444,7 @@ class Config:
     run: RunConfig = field(default_factory=RunConfig)
     cluster: ClusterConfig = field(default_factory=ClusterConfig)
 
-    def with_cluster(self, **changes: Any) -> Config:
+    def with_cluster(self, **changes: Any) -> Self:
         return dataclasses.replace(self, cluster=dataclasses.replace(self.cluster, **changes))
 
     @property

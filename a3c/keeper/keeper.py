@@ -177,8 +177,7 @@ class Keeper:
         spec = self._spec
         restarts = self._record.restarts + (self._record.last_exit is not None)
         self._capture.tail = Tail()
-        environment = {name: v for name, v in os.environ.items() if not is_unwanted(name)}
-        environment |= spec.environment
+        environment = {n: v for n, v in os.environ.items() if not is_unwanted(n)} | spec.environment
         if spec.heartbeat is not None:
             environment[heartbeat.VARIABLE] = str(spec.heartbeat.absolute())
         try:

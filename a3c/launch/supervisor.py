@@ -5,8 +5,6 @@ process sees only their records. The process of a killed keeper dies with it, an
 restarted under the same limits as a process that crashes.
 """
 
-from __future__ import annotations
-
 import contextlib
 import logging
 import math
@@ -16,6 +14,7 @@ import subprocess
 import time
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
+from typing import Self
 
 from a3c.cluster import plan as planning
 from a3c.cluster.plan import Plan
@@ -69,7 +68,7 @@ class Interruption:
         self._came_at = -math.inf
         self.script: subprocess.Popen[str] | None = None
 
-    def __enter__(self) -> Interruption:
+    def __enter__(self) -> Self:
         numbers = not_ignored(signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
         self._previous = {number: signal.signal(number, self._on_signal) for number in numbers}
         return self
@@ -211,10 +210,8 @@ class Supervisor:
         *,
         on_poll: Callable[[], None] = lambda: None,
     ) -> None:
-        self._keepers = keepers
-        self._run = run
-        self._interruption = interruption
-        self._on_poll = on_poll
+        self._keepers, self._run = keepers, run
+        self._interruption, self._on_poll = interruption, on_poll
         self._kept = {process.name: _Kept(process) for process in plan.processes}
         self._servers = [p.name for p in plan.of_role("ps")]
         self.is_over = False  # then no keeper is restarted any more

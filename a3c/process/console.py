@@ -1,7 +1,5 @@
 """The output of commands: one-line errors, and text that is safe on any terminal."""
 
-from __future__ import annotations
-
 import codecs
 import contextlib
 import errno
@@ -12,7 +10,7 @@ import sys
 import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import TextIO
+from typing import Self, TextIO
 
 from a3c.errors import A3CError, UserError
 from a3c.process.environment import REPOSITORY
@@ -146,7 +144,7 @@ class Progress:
         self._interval_s = 0.5 if self._is_terminal else PROGRESS_INTERVAL_S
         self._began_at = self._said_at = clock()
 
-    def __enter__(self) -> Progress:
+    def __enter__(self) -> Self:
         return self
 
     def __exit__(self, *_: object) -> None:

@@ -5,14 +5,12 @@ rates, warnings, then processes (one per line, in columns of cells, or only the 
 the curve.
 """
 
-from __future__ import annotations
-
 import contextlib
 import sys
 import time
 from collections import Counter, deque
 from collections.abc import Sequence
-from typing import TextIO
+from typing import Self, TextIO
 
 import numpy as np
 from rich.console import Console, ConsoleOptions, RenderResult
@@ -64,7 +62,7 @@ class Dashboard:
         console = self._console
         return console.is_terminal and not console.is_dumb_terminal and console.file.isatty()
 
-    def __enter__(self) -> Dashboard:
+    def __enter__(self) -> Self:
         if self.is_on_screen:
             self._live = Live(
                 self,

@@ -4,17 +4,15 @@ So any user can read it at any time, while the run is active or after its end. T
 neither TensorFlow nor rich nor libtmux, and psutil only to measure CPU and memory.
 """
 
-from __future__ import annotations
-
 import contextlib
 import dataclasses
 import re
 import time
 from collections import Counter
 from collections.abc import Iterable, Sequence
-from datetime import datetime
+from datetime import UTC, datetime
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from a3c.cluster.topology import CHIEF
 from a3c.config import Config, EnvConfig, RunConfig
@@ -28,9 +26,6 @@ from a3c.run.rows import Row
 from a3c.run.rundir import RunDir
 from a3c.watch import alerts
 from a3c.watch.snapshot import LIVE_STATES, CheckpointStatus, ProcessStatus, Status
-
-if TYPE_CHECKING:
-    import psutil
 
 _FIRST_RECORD_S = 30.0  # from config.json to the first process's record
 _MAX_EPISODES_BYTES = 1 << 26  # of the chief's file; games aren't counted in a larger one
@@ -89,15 +84,15 @@ class Reader:
         """The planned processes and any others that have a record; ps first."""
         cluster = config.cluster
         addresses = {"ps": cluster.ps, "worker": cluster.addresses}
-        found = {}
+        found, since = (
+            {},
+            datetime.fromtimestamp(started_at, UTC).isoformat(timespec="milliseconds"),
+        )
         for record in records:
             seen = self._cache.get(elsewhere.read, elsewhere.path_of(self._run, record.name))
             member = _member(record, seen, self._run, now)
-            updated_at = 0.0
-            with contextlib.suppress(ValueError):
-                updated_at = datetime.fromisoformat(record.updated_at).timestamp()
             is_past = member.host == process_records.this_host() and (
-                updated_at < started_at
+                record.updated_at < since
                 or record.task >= addresses.get(record.role, record.task + 1)
             )
             if member.is_live or not is_past:
@@ -332,7 +327,7 @@ class Sampler:
     """
 
     def __init__(self) -> None:
-        self._known: dict[int, psutil.Process] = {}
+        self._known: dict[int, Any] = {}  # psutil.Process
         self._pss_mb: dict[int, float] = {}  # those read longest ago first
 
     def measured(self, processes: Sequence[ProcessStatus]) -> list[ProcessStatus]:
