@@ -84,10 +84,8 @@ class Reader:
         """The planned processes and any others that have a record; ps first."""
         cluster = config.cluster
         addresses = {"ps": cluster.ps, "worker": cluster.addresses}
-        found, since = (
-            {},
-            datetime.fromtimestamp(started_at, UTC).isoformat(timespec="milliseconds"),
-        )
+        found = {}
+        since = datetime.fromtimestamp(started_at, UTC).isoformat(timespec="milliseconds")
         for record in records:
             seen = self._cache.get(elsewhere.read, elsewhere.path_of(self._run, record.name))
             member = _member(record, seen, self._run, now)
