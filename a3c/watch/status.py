@@ -10,7 +10,7 @@ import re
 import time
 from collections import Counter
 from collections.abc import Iterable, Sequence
-from datetime import UTC, datetime
+from datetime import datetime
 from pathlib import Path
 from typing import Any
 
@@ -85,12 +85,14 @@ class Reader:
         cluster = config.cluster
         addresses = {"ps": cluster.ps, "worker": cluster.addresses}
         found = {}
-        since = datetime.fromtimestamp(started_at, UTC).isoformat(timespec="milliseconds")
         for record in records:
             seen = self._cache.get(elsewhere.read, elsewhere.path_of(self._run, record.name))
             member = _member(record, seen, self._run, now)
+            updated_at = 0.0
+            with contextlib.suppress(ValueError):
+                updated_at = datetime.fromisoformat(record.updated_at).timestamp()
             is_past = member.host == process_records.this_host() and (
-                record.updated_at < since
+                updated_at < started_at
                 or record.task >= addresses.get(record.role, record.task + 1)
             )
             if member.is_live or not is_past:
