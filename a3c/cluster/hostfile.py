@@ -184,10 +184,9 @@ def _check_together(hosts: Sequence[Host]) -> None:
     inside = [host for host in hosts if is_loopback(*count_up([host.address], 1))]
     outside = [host for host in hosts if host not in inside]
     if inside and outside:
-        raise UserError(
-            f"{inside[0].name} has the loopback address {inside[0].address}, which "
-            f"{outside[0].name} can't reach: give its address on the private network"
-        )
+        what = f"{inside[0].name} has the loopback address {inside[0].address}"
+        lost = f"{outside[0].name} can't reach"
+        raise UserError(f"{what}, which {lost}: give its address on the private network")
 
 
 @dataclass(frozen=True)

@@ -131,10 +131,8 @@ def place_by_slurm(environ: Mapping[str, str], settings: ClusterConfig) -> tuple
     counts = expand_counts(_take(step, "SLURM_STEP_TASKS_PER_NODE"))
     tasks, me = _number(step, "SLURM_STEP_NUM_TASKS"), _number(environ, "SLURM_PROCID")
     if len(counts) != len(hosts) or sum(counts) != tasks:
-        raise UserError(
-            f"--cluster slurm: {tasks} tasks are not {sum(counts)} on {len(counts)} of "
-            f"{len(hosts)} nodes: start it with srun"
-        )
+        there = f"{sum(counts)} on {len(counts)} of {len(hosts)} nodes"
+        raise UserError(f"--cluster slurm: {tasks} tasks are not {there}: start it with srun")
     if not 0 <= me < tasks or tasks <= settings.ps:
         what = f"--cluster slurm: task {me} of {tasks} has no place with {settings.ps} ps"
         raise UserError(f"{what}: give srun --ntasks={settings.ps + 1} or more")

@@ -54,10 +54,8 @@ class Option(typing.NamedTuple):
         if self.kind is bool:
             return "true or false"
         if self.is_own_code:
-            return (
-                "package.module:name, or a table (as a flag: a JSON object) with it as the name "
-                f"and arguments: {_TABLE}"
-            )
+            own = "package.module:name, or a table (as a flag: a JSON object) with it as the name"
+            return f"{own} and arguments: {_TABLE}"
         if self.kind is dict:
             return f"a table (as a flag: a JSON object) of {_TABLE}"
         words = {int: "a whole number", float: "a number", str: "a text"}[self.kind]
@@ -193,10 +191,9 @@ def validate(config: Config) -> Config:
         raise UserError(f"{fact}: give more, or fewer --workers")
     silence_s, ps_timeout_s = cluster.heartbeat_timeout_s, cluster.ps_timeout_s
     if silence_s is not None and silence_s <= ps_timeout_s:
-        raise UserError(
-            f"heartbeat_timeout_s {silence_s:g} is not above ps_timeout_s {ps_timeout_s:g}: a "
-            "worker that waits for the ps would count as hung; give more, or a shorter --ps-timeout"
-        )
+        what = f"heartbeat_timeout_s {silence_s:g} is not above ps_timeout_s {ps_timeout_s:g}"
+        why = "a worker that waits for the ps would count as hung"
+        raise UserError(f"{what}: {why}; give more, or a shorter --ps-timeout")
     if not config.network.hidden_sizes and network in ("mlp", "mlp-lstm"):
         raise UserError("hidden_sizes is empty: give at least one layer, for example 64 64")
     shown = config.run.render_worker
@@ -222,23 +219,19 @@ def _check_learning(config: Config) -> None:
         ("value_clip", learning.value_clip > 0),
     ):
         if is_given and not learning.ratio_limit:
-            raise UserError(
-                f"{name} {getattr(learning, name):g} without a ratio_limit, which bounds how far "
-                "the policy moves: give one, for example --ratio-limit 0.2"
-            )
+            what = f"{name} {getattr(learning, name):g} without a ratio_limit"
+            why = "which bounds how far the policy moves"
+            raise UserError(f"{what}, {why}: give one, for example --ratio-limit 0.2")
     if learning.kl_limit and learning.epochs == 1:
         what = f"kl_limit {learning.kl_limit:g} with one epoch, which it never shortens"
         raise UserError(f"{what}: give more, for example --epochs 4 --ratio-limit 0.2")
+    gathered = f"samples_per_step {config.samples_per_step}"
     if learning.optimizer_statistics == "per-worker" and config.samples_per_step:
-        raise UserError(
-            f"optimizer_statistics per-worker with samples_per_step {config.samples_per_step}: "
-            "each push is a finished step of its worker; give --samples-per-step 0"
-        )
+        why = "each push is a finished step of its worker; give --samples-per-step 0"
+        raise UserError(f"optimizer_statistics per-worker with {gathered}: {why}")
     if learning.has_value_optimizer and config.samples_per_step:
-        raise UserError(
-            f"value_optimizer own with samples_per_step {config.samples_per_step}: the gradient of "
-            "each loss is a step of its own; give --samples-per-step 0"
-        )
+        why = "the gradient of each loss is a step of its own; give --samples-per-step 0"
+        raise UserError(f"value_optimizer own with {gathered}: {why}")
     for name, (start, end) in config.windows.items():
         if start >= end:
             what = f"{name}_start {start} is not below the end of the schedules, {end}"
@@ -253,17 +246,15 @@ def check_minibatches(config: Config, *, recurrent: bool) -> None:
     """
     minibatches, share = config.learning.minibatches or 1, config.share
     if recurrent and config.learning.return_steps is not None:
-        raise UserError(
-            f"return_steps {config.learning.return_steps}: samples of several rollouts are mixed, "
-            "so the network must have no memory; leave it out, or choose another --network"
-        )
+        what = f"return_steps {config.learning.return_steps}: samples of several rollouts are mixed"
+        remedy = "leave it out, or choose another --network"
+        raise UserError(f"{what}, so the network must have no memory; {remedy}")
     if recurrent and minibatches > share.envs:
+        why = "each minibatch of a network with a memory needs environments of its own"
         raise UserError(
-            f"minibatches {minibatches} is more than envs_per_worker {share.envs}: each "
-            "minibatch of a network with a memory needs environments of its own"
+            f"minibatches {minibatches} is more than envs_per_worker {share.envs}: {why}"
         )
     if minibatches > share.samples:
-        raise UserError(
-            f"minibatches {minibatches} is more than a rollout has samples, {share.samples}: give "
-            "at most so many, or more --envs-per-worker or --rollout-length"
-        )
+        what = f"minibatches {minibatches} is more than a rollout has samples, {share.samples}"
+        remedy = "give at most so many, or more --envs-per-worker or --rollout-length"
+        raise UserError(f"{what}: {remedy}")

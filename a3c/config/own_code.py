@@ -93,10 +93,8 @@ def check_call(function: Callable[..., Any], subject: str, *names: str, **argume
             signature.bind(*names, **arguments)
         except TypeError as error:
             called = ", ".join([*names, *arguments]) or "nothing"
-            raise UserError(
-                f"{subject}: TypeError: {error}; mend it: it takes {signature} and is called with "
-                f"{called}"
-            ) from error
+            remedy = f"mend it: it takes {signature} and is called with {called}"
+            raise UserError(f"{subject}: TypeError: {error}; {remedy}") from error
 
 
 def kind_of(thing: object) -> str:

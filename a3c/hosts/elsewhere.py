@@ -81,8 +81,7 @@ def end_left(run: RunDir, *, now: bool) -> list[str]:
                 if seen.host == host.name:
                     path.unlink(missing_ok=True)
     if troubles:
-        raise UserError(
-            f"{'; '.join(troubles)}: processes of {run.name} may be at work there still; "
-            f"give `{console.command('launch_cluster.py')} stop {run.name}` again later"
-        )
+        stop = f"`{console.command('launch_cluster.py')} stop {run.name}`"
+        what = f"{'; '.join(troubles)}: processes of {run.name} may be at work there still"
+        raise UserError(f"{what}; give {stop} again later")
     return ended

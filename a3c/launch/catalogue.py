@@ -24,15 +24,9 @@ def presets(arguments: argparse.Namespace) -> None:
     rows = [("preset", "environment", "goal", f"measured with {MEASURED_WITH} workers")]
     for name in command_line.preset_names():
         config = command_line.merge([command_line.read_preset(name)])
-        goal = config.run.stop_at_return
-        rows.append(
-            (
-                name,
-                ", ".join(command_line.patterns(name)) or config.env.env_id,
-                "-" if goal is None else f"{goal:g}",
-                _measured(name),
-            )
-        )
+        games = ", ".join(command_line.patterns(name)) or config.env.env_id
+        mark = config.run.stop_at_return
+        rows.append((name, games, "-" if mark is None else f"{mark:g}", _measured(name)))
     print("\n".join(table(rows)))
 
 

@@ -245,11 +245,9 @@ def warnings(answers: Sequence[Answer], config: Config) -> Iterator[str]:
     places = [f"{address} ({a.host.name})" for a in answers for address in sorted(a.also_at)]
     if places:
         more = f" and {len(places) - _PLACES} more" if places[_PLACES:] else ""
-        yield (
-            f"the ports of this run answer at {', '.join(places[:_PLACES])}{more} as well: "
-            "whoever reaches them can run code there, so close them by a firewall, as in "
-            "docs/multi-host.md"
-        )
+        what = f"the ports of this run answer at {', '.join(places[:_PLACES])}{more} as well"
+        remedy = "close them by a firewall, as in docs/multi-host.md"
+        yield f"{what}: whoever reaches them can run code there, so {remedy}"
     for answer in answers:
         if answer.facts and not answer.host.is_here:
             available_mb = answer.facts["memory_mb"] or math.inf  # 0 if it is unknown

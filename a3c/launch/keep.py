@@ -206,27 +206,19 @@ def compose_file(config: Config, run_name: str, chosen: argparse.Namespace) -> s
     port = config.cluster.base_port or BASE_PORT
     ps, workers = f"ps-{{}}:{port}", f"worker-{{}}:{port}"
     cluster = which_task.from_hosts(ps, workers, config.cluster)
-    planned = planning.make(
-        config,
-        RunDir(Path("/runs") / run_name),
-        cluster,
-        evaluator=bool(chosen.evaluator),
-        board=(planning.LOOPBACK, BOARD_PORT) if chosen.tensorboard else None,
-    )
-    entrypoint = _yaml(  # compose appends the name of the process
-        [
-            *("python", "/a3c/launch_cluster.py", "keep", *command_line.to_flags(config)),
-            *("--ps-hosts", ",".join(cluster.ps), "--worker-hosts", ",".join(cluster.workers)),
-            *("--board-host", "0.0.0.0"),  # noqa: S104  the network is private
-            *("--run-dir", planned.run_dir),
-        ]
-    )
+    run, evaluator = RunDir(Path("/runs") / run_name), bool(chosen.evaluator)
+    board = (planning.LOOPBACK, BOARD_PORT) if chosen.tensorboard else None
+    planned = planning.make(config, run, cluster, evaluator=evaluator, board=board)
+    # Compose appends the name of the process. The board's network is private.
+    words = ["python", "/a3c/launch_cluster.py", "keep", *command_line.to_flags(config)]
+    words += ["--ps-hosts", ",".join(cluster.ps), "--worker-hosts", ",".join(cluster.workers)]
+    words += ["--board-host", "0.0.0.0", "--run-dir", planned.run_dir]  # noqa: S104
     later = (_service(process, "profiles: [later]") for process in planned.reserved)
     services = "\n".join([*map(_service, planned.processes), *later])
     text = COMPOSE_FILE.read_text()
     for pattern, mine in (
         (r"\A.*?(?=\nx-process)", "# Written by `launch_cluster.py --mode compose`.\n"),
-        (r"(?<=\n  entrypoint: )>-\n.*?(?=\n\n)", entrypoint),
+        (r"(?<=\n  entrypoint: )>-\n.*?(?=\n\n)", _yaml(words)),
         (r"(?<=\nservices:\n).*?(?=\n\nnetworks:)", services),
     ):
         text = re.sub(pattern, mine.replace("\\", r"\\"), text, count=1, flags=re.DOTALL)

@@ -58,17 +58,14 @@ def look(path: Path) -> Facts:
 def warnings(plan: Plan, config: Config, facts: Facts) -> list[str]:
     """One line for each shortage; UserError if the disk has no room for a checkpoint."""
     if facts.disk.free_mb < CHECKPOINT_MB or facts.disk.free_files == 0:
-        raise UserError(
-            f"--run-dir {plan.run_dir}: its disk has {facts.disk.free_mb:,.1f} MB left, and one "
-            f"checkpoint takes {CHECKPOINT_MB:g} or more: make room, or give a directory on another"
-        )
+        left = f"--run-dir {plan.run_dir}: its disk has {facts.disk.free_mb:,.1f} MB left"
+        need = f"one checkpoint takes {CHECKPOINT_MB:g} or more"
+        raise UserError(f"{left}, and {need}: make room, or give a directory on another")
     here = [process for process in plan.processes if process.is_here]
     lines = list(shortages(here, config, facts.cores, facts.available_mb, "fewer --workers"))
     if facts.disk.free_mb < LOW_DISK_MB:
-        lines.append(
-            f"the disk of {plan.run_dir} has {facts.disk.free_mb:,.0f} MB left: "
-            "checkpoints and metrics of a long run may not fit"
-        )
+        left = f"the disk of {plan.run_dir} has {facts.disk.free_mb:,.0f} MB left"
+        lines.append(f"{left}: checkpoints and metrics of a long run may not fit")
     run = config.run
     flag = "--render" if run.render else "--render-worker"
     if (run.render or run.render_worker is not None) and facts.no_display is not None:
@@ -89,10 +86,9 @@ def shortages(
         yield f"{what}: more of them than cores make a run no faster"
     need_mb = sum(PROCESS_MB[process.role] for process in processes)
     if need_mb > available_mb:
-        yield (
-            f"{count(len(processes), 'process', 'processes')} need some {need_mb / 1000:,.1f} GB "
-            f"of memory and {available_mb / 1000:.1f} GB are available: give {remedy}"
-        )
+        who, left = count(len(processes), "process", "processes"), f"{available_mb / 1000:.1f} GB"
+        need = f"{who} need some {need_mb / 1000:,.1f} GB of memory"
+        yield f"{need} and {left} are available: give {remedy}"
 
 
 def check_left_over(run: RunDir) -> None:
@@ -135,10 +131,11 @@ def decide_isolation(wanted: str, *, across_hosts: bool) -> tuple[bool, str | No
     except (OSError, subprocess.SubprocessError) as error:
         reason = str(error)
     if wanted == "on":
-        raise UserError(
-            f"--isolation on: this machine gives us no network of our own ({reason}): "
+        what = f"--isolation on: this machine gives us no network of our own ({reason})"
+        remedy = (
             "allow user namespaces, or give --isolation off where every user and host is trusted"
         )
+        raise UserError(f"{what}: {remedy}")
     return False, f"not isolated, as this machine forbids it ({reason}): {danger} here"
 
 

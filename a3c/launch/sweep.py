@@ -358,11 +358,8 @@ class _Study:
             raise UserError("this sweep needs optuna: run `.venv/bin/pip install optuna`") from None
         optuna.logging.set_verbosity(optuna.logging.WARNING)
         self._sweep, self._running = sweep, optuna.trial.TrialState.RUNNING
-        self._study = optuna.create_study(
-            study_name="sweep",
-            storage=f"sqlite:///{(folder / 'optuna.db').absolute()}",
-            load_if_exists=True,
-        )
+        file = f"sqlite:///{(folder / 'optuna.db').absolute()}"
+        self._study = optuna.create_study(study_name="sweep", storage=file, load_if_exists=True)
         seed = sweep.draw_seed + len(self._study.trials)
         self._study.sampler = optuna.samplers.TPESampler(seed=seed, constant_liar=at_once > 1)
 

@@ -180,12 +180,9 @@ def _set_environment(server: libtmux.Server, session: str, environment: Mapping[
         for key, value in environment.items()
         if key not in _NOT_PASSED_ON and not is_unwanted(key)
     ]
-    done = subprocess.run(
-        ["tmux", "-S", socket_of(server), "source-file", "-"],
-        input=os.fsencode("".join(f"set-environment {line}\n" for line in lines)),
-        capture_output=True,
-        check=False,
-    )
+    text = os.fsencode("".join(f"set-environment {line}\n" for line in lines))
+    command = ["tmux", "-S", socket_of(server), "source-file", "-"]
+    done = subprocess.run(command, input=text, capture_output=True, check=False)
     if done.returncode or done.stderr:
         said = done.stderr.decode(errors="replace").strip()
         raise UserError(f"tmux refuses the environment: {said or done.returncode}")

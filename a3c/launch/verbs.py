@@ -205,10 +205,9 @@ def _add(run: RunDir, wanted: int) -> None:
     left = [name for name, record in records.items() if record.state in ENDED_STATES]
     free = [p for p in workers[1:] if p in plan.reserved or p.name in left]  # never the chief
     if wanted > len(free):
-        raise UserError(
-            f"add {wanted}: {run.name} has {len(workers)} addresses of workers, of which "
-            f"{len(free)} are free: give fewer, or start with a higher --max-workers"
-        )
+        what = f"add {wanted}: {run.name} has {len(workers)} addresses of workers"
+        remedy = "give fewer, or start with a higher --max-workers"
+        raise UserError(f"{what}, of which {len(free)} are free: {remedy}")
     chosen = free[:wanted]
     if any(not process.is_here for process in chosen):
         added = dataclasses.replace(plan, processes=tuple(chosen))
@@ -232,11 +231,9 @@ def with_added(plan: Plan, chosen: Sequence[Process]) -> Plan:
     more = [process for process in chosen if process in plan.reserved]
     workers = sorted([*plan.of_role("worker"), *more], key=lambda process: process.task)
     others = [process for process in plan.processes if process.role not in ("ps", "worker")]
-    return dataclasses.replace(
-        plan,
-        processes=(*plan.of_role("ps"), *workers, *others),
-        reserved=tuple(process for process in plan.reserved if process not in chosen),
-    )
+    processes = (*plan.of_role("ps"), *workers, *others)
+    reserved = tuple(process for process in plan.reserved if process not in chosen)
+    return dataclasses.replace(plan, processes=processes, reserved=reserved)
 
 
 def remove(arguments: argparse.Namespace) -> None:

@@ -237,10 +237,9 @@ def refuse_other_identity(manifest: Manifest, wanted: dict[str, Any], source: Pa
             # An earlier version may have lacked the setting.
             old = there.get(key, value) if isinstance(there, dict) else there
             if old != value:
-                raise UserError(
-                    f"{source} was trained with {key} {old!r}, not {value!r}: "
-                    "resume with the same, or start a new run in another --run-dir"
-                )
+                what = f"{source} was trained with {key} {old!r}, not {value!r}"
+                remedy = "resume with the same, or start a new run in another --run-dir"
+                raise UserError(f"{what}: {remedy}")
 
 
 def is_of_optimizer(name: str) -> bool:

@@ -119,10 +119,8 @@ def _late(status: Status) -> Iterator[str]:
         here = sum(p.state == "running" and p.host == host for p in status.processes)
         if here > cores + 1:  # then they wait for each other's cores
             remedy = f"{here} processes share {count(cores, 'core')}; give fewer --workers"
-        yield (
-            f"workers wait for the ps {share:.0%} of their time, and gradients are "
-            f"{status.staleness or 0:.1f} steps old: {remedy}"
-        )
+        old = f"gradients are {status.staleness or 0:.1f} steps old"
+        yield f"workers wait for the ps {share:.0%} of their time, and {old}: {remedy}"
     if status.failed_saves >= _FAILED_SAVES:
         lost = f"the last {status.failed_saves} checkpoints could not be written"
         yield f"{lost}: logs/{CHIEF}.log says why"
