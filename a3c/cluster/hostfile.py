@@ -18,16 +18,8 @@ from a3c.process.console import count
 from a3c.run.rundir import REPOSITORY
 
 BASE_PORT = 2222  # below the ports that kernels use for outgoing connections
-_KEYS: dict[str, type] = {
-    "host": str,
-    "address": str,
-    "slots": int,
-    "python": str,
-    "directory": str,
-    "user": str,
-    "port": int,
-    "options": list,
-}
+_KEYS: dict[str, type] = {"host": str, "address": str, "slots": int, "python": str}
+_KEYS |= {"directory": str, "user": str, "port": int, "options": list}
 _FORMS = {str: "a text", int: "a whole number", list: "a list of texts"}
 _NAME = re.compile(r"[A-Za-z0-9_.:%@-]+")
 _RANGES = {"slots": (0, 100_000), "port": (1, 65535)}
@@ -103,9 +95,8 @@ def parse(tables: dict[str, Any]) -> HostFile:
         if not host.slots and host.name not in ps:
             raise UserError(f"{host.name} has no slots and no ps: give it slots, or take it out")
     if not hosts[0].is_here or not hosts[0].slots:
-        raise UserError(
-            'no slot is here, where worker-0 keeps the checkpoints: add host = "here" with slots'
-        )
+        remedy = 'add host = "here" with slots'
+        raise UserError(f"no slot is here, where worker-0 keeps the checkpoints: {remedy}")
     return HostFile(tuple(hosts), tuple(ps))
 
 

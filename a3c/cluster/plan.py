@@ -184,15 +184,9 @@ def keeper_command(process: Process, run: RunDir, **changes: Any) -> list[str]:
     """The command of the keeper that supervises a process here, or the connection to its host."""
     spec = _spec(process, run)
     if not process.is_here:  # no heartbeat: the connection may wait for its host without limit
-        spec = replace(
-            spec,
-            argv=(sys.executable, "-m", "a3c.hosts.near_end", str(run.path), process.name),
-            environment={"PYTHONPATH": str(REPOSITORY)},
-            directory=None,
-            grace_s=FAR_GRACE_S,
-            heartbeat=None,
-            max_memory_mb=0.0,
-        )
+        argv = (sys.executable, "-m", "a3c.hosts.near_end", str(run.path), process.name)
+        spec = replace(spec, argv=argv, environment={"PYTHONPATH": str(REPOSITORY)}, directory=None)
+        spec = replace(spec, grace_s=FAR_GRACE_S, heartbeat=None, max_memory_mb=0.0)
     return spec_command(replace(spec, **changes))
 
 
@@ -202,9 +196,6 @@ def far_keeper_command(process: Process, host: Host, there: RunDir) -> list[str]
 
 
 def _spec(process: Process, run: RunDir) -> KeeperSpec:
-    return KeeperSpec(
-        **vars(process),
-        record=run.record(process.name),
-        heartbeat=None if process.role == "tensorboard" else run.heartbeat(process.name),
-        network=run.network if process.isolated else None,
-    )
+    heartbeat = None if process.role == "tensorboard" else run.heartbeat(process.name)
+    network, record = run.network if process.isolated else None, run.record(process.name)
+    return KeeperSpec(**vars(process), record=record, heartbeat=heartbeat, network=network)

@@ -43,17 +43,10 @@ _OF_THE_JOB = {
 
 def add_host_arguments(group: Any) -> None:
     group.add_argument("--ps-hosts", metavar="HOST:PORT,...", help="addresses of every ps")
-    group.add_argument(
-        "--worker-hosts",
-        metavar="HOST:PORT,...",
-        help="addresses of every worker; worker-{}:2222 stands for worker-0:2222 and so on",
-    )
-    group.add_argument(
-        "--cluster",
-        choices=("auto", "slurm"),
-        default="auto",
-        help="where the addresses come from: auto: flags or TF_CONFIG; slurm: this Slurm job",
-    )
+    every = "addresses of every worker; worker-{}:2222 stands for worker-0:2222 and so on"
+    group.add_argument("--worker-hosts", metavar="HOST:PORT,...", help=every)
+    where = "where the addresses come from: auto: flags or TF_CONFIG; slurm: this Slurm job"
+    group.add_argument("--cluster", choices=("auto", "slurm"), default="auto", help=where)
 
 
 def place(

@@ -94,18 +94,13 @@ class Parser(argparse.ArgumentParser):
             known = [name for name in flags if name not in ("-h", "--help")]
             meant = [name for name in known if name == flag or flag in _MEANT.get(name, "").split()]
             near = meant or difflib.get_close_matches(flag, known, 2, 0.65)
-            message = f"unknown argument {word}" + (
-                f": did you mean {' or '.join(near)}?" if near else ": see --help"
-            )
-        message = re.sub(
-            r"argument (\S+)/(\S+): ignored explicit argument '(.*)'",
-            r"\1=\3 is refused: give \1 or \2, without a value",
-            message,
-        )
+            remedy = f"did you mean {' or '.join(near)}?" if near else "see --help"
+            message = f"unknown argument {word}: {remedy}"
+        ignored = r"argument (\S+)/(\S+): ignored explicit argument '(.*)'"
+        message = re.sub(ignored, r"\1=\3 is refused: give \1 or \2, without a value", message)
         for kind, wanted in (("int", "a whole number"), ("float", "a number")):
-            message = re.sub(
-                f"invalid {kind} value: (.*)", rf"\1 is refused: give {wanted}", message
-            )
+            invalid = f"invalid {kind} value: (.*)"
+            message = re.sub(invalid, rf"\1 is refused: give {wanted}", message)
         self.exit(2, f"{Path(self.prog).name}: {console.one_line(' '.join(message.split()))}\n")
 
 
@@ -329,9 +324,8 @@ def make_parser(
     group = parser.add_argument_group("configuration: defaults < preset < file < flags")
     presets = f"auto (by environment), none, {', '.join(preset_names())}"
     group.add_argument("--preset", default="auto", metavar="NAME", help=presets)
-    group.add_argument(
-        "--config", type=parse_path, metavar="FILE", help="TOML file, or a run's config.json"
-    )
+    file = "TOML file, or a run's config.json"
+    group.add_argument("--config", type=parse_path, metavar="FILE", help=file)
     groups = {section: parser.add_argument_group(section) for section in SECTIONS}
     for option in OPTIONS.values():
         metadata = option.field.metadata

@@ -251,9 +251,8 @@ def check_minibatches(config: Config, *, recurrent: bool) -> None:
         raise UserError(f"{what}, so the network must have no memory; {remedy}")
     if recurrent and minibatches > share.envs:
         why = "each minibatch of a network with a memory needs environments of its own"
-        raise UserError(
-            f"minibatches {minibatches} is more than envs_per_worker {share.envs}: {why}"
-        )
+        what = f"minibatches {minibatches} is more than envs_per_worker {share.envs}"
+        raise UserError(f"{what}: {why}")
     if minibatches > share.samples:
         what = f"minibatches {minibatches} is more than a rollout has samples, {share.samples}"
         remedy = "give at most so many, or more --envs-per-worker or --rollout-length"

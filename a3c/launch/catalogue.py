@@ -84,9 +84,8 @@ def _measured_games(preset: str) -> str:
 
 def _cost(runs: Sequence[dict[str, str]]) -> str:
     """The median env steps and seconds of runs, and the commit of the last one."""
-    steps, wall_s = (
-        statistics.median(float(row[key]) for row in runs) for key in ("env_steps", "wall_s")
-    )
+    steps = statistics.median(float(row["env_steps"]) for row in runs)
+    wall_s = statistics.median(float(row["wall_s"]) for row in runs)
     return f"{steps:,.0f} env steps in {wall_s:,.0f} s (commit {runs[-1]['commit'][:7]})"
 
 

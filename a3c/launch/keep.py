@@ -62,9 +62,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def keep(arguments: Sequence[str], prog: str, check: Callable[[EnvConfig], object]) -> int:
     """Supervise the selected processes until they end; `check` refuses a bad environment."""
-    config, chosen = command_line.parse_config(
-        arguments, prog, __doc__.split("\n")[0], add_arguments
-    )
+    about = __doc__.split("\n")[0]
+    config, chosen = command_line.parse_config(arguments, prog, about, add_arguments)
     if chosen.json and not chosen.dry_run:
         raise UserError("--json is for --dry-run: give that too")
     config, planned, names = make_plan(config, chosen)

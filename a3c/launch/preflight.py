@@ -132,10 +132,8 @@ def decide_isolation(wanted: str, *, across_hosts: bool) -> tuple[bool, str | No
         reason = str(error)
     if wanted == "on":
         what = f"--isolation on: this machine gives us no network of our own ({reason})"
-        remedy = (
-            "allow user namespaces, or give --isolation off where every user and host is trusted"
-        )
-        raise UserError(f"{what}: {remedy}")
+        trust = "give --isolation off where every user and host is trusted"
+        raise UserError(f"{what}: allow user namespaces, or {trust}")
     return False, f"not isolated, as this machine forbids it ({reason}): {danger} here"
 
 

@@ -31,13 +31,8 @@ LONGEST_COMMAND = 15_000  # bytes: tmux takes 16,384 in one message, with our op
 
 # Variables that tmux sets for each pane, or that belong to the launcher's terminal and shell.
 _NOT_PASSED_ON = {"TMUX", "TMUX_PANE", "TERM", "PWD", "OLDPWD", "SHLVL", "_"}
-_WINDOW_OPTIONS = {
-    "remain-on-exit": "on",
-    "pane-border-status": "top",
-    "pane-border-format": " #{@a3c_title} ",
-    "automatic-rename": "off",
-    "allow-rename": "off",
-}
+_WINDOW_OPTIONS = {"remain-on-exit": "on", "automatic-rename": "off", "allow-rename": "off"}
+_WINDOW_OPTIONS |= {"pane-border-status": "top", "pane-border-format": " #{@a3c_title} "}
 
 
 class Pane(NamedTuple):

@@ -18,6 +18,7 @@ from a3c.config.options import OPTIONS, flat
 from a3c.net import observations
 from a3c.net.observations import as_given
 
+tf1 = tf.compat.v1
 log = logging.getLogger(__name__)
 
 PICTURE_INTERVAL_S = 60.0
@@ -39,16 +40,12 @@ class TensorBoardSink:
         self._failing = False
 
     def write(self, env_steps: int, row: Mapping[str, float]) -> None:
-        values = [
-            tf.compat.v1.Summary.Value(tag=name, simple_value=value)
-            for name, value in row.items()
-            if "/" in name
-        ]
-        self._append(step=env_steps, summary=tf.compat.v1.Summary(value=values))
+        values = [tf1.Summary.Value(tag=k, simple_value=v) for k, v in row.items() if "/" in k]
+        self._append(step=env_steps, summary=tf1.Summary(value=values))
 
     def restart(self, env_steps: int, **_notes: int) -> None:
         """Make TensorBoard drop the rolled-back points beyond `env_steps`."""
-        start = tf.compat.v1.SessionLog(status=tf.compat.v1.SessionLog.START)
+        start = tf1.SessionLog(status=tf1.SessionLog.START)
         self._append(step=env_steps + 1, session_log=start)
 
     def graph(self, graph_def: Any) -> None:
@@ -81,11 +78,11 @@ class TensorBoardSink:
         png = io.BytesIO()
         height, width, channels = pixels.shape
         Image.fromarray(pixels[..., 0] if channels == 1 else pixels).save(png, "png")
-        image = tf.compat.v1.Summary.Image(
+        image = tf1.Summary.Image(
             height=height, width=width, colorspace=channels, encoded_image_string=png.getvalue()
         )
-        value = tf.compat.v1.Summary.Value(tag=name, image=image)
-        self._append(step=env_steps, summary=tf.compat.v1.Summary(value=[value]))
+        value = tf1.Summary.Value(tag=name, image=image)
+        self._append(step=env_steps, summary=tf1.Summary(value=[value]))
 
     def _append(self, **event: Any) -> None:
         try:
@@ -110,7 +107,7 @@ class TensorBoardSink:
             self._failing = False
 
     def _put(self, **event: Any) -> None:
-        record = tf.compat.v1.Event(wall_time=time.time(), **event)
+        record = tf1.Event(wall_time=time.time(), **event)
         self._writer.write(record.SerializeToString())
         self._writer.flush()
 

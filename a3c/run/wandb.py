@@ -52,9 +52,8 @@ class Wandb:
         }
         if "WANDB_MODE" not in os.environ and has_loopback_only(os.getpid()):
             usual["mode"] = "offline"
-            log.warning(
-                "isolated: W&B writes to %s for `wandb sync`; --isolation off sends it", run_dir
-            )
+            hint = "isolated: W&B writes to %s for `wandb sync`; --isolation off sends it"
+            log.warning(hint, run_dir)
         run = wandb.init(**{**usual, **self._arguments})
         run.define_metric("*", step_metric="env_steps")
         return run

@@ -135,16 +135,9 @@ def watch(run: RunDir, stream: TextIO | None = None) -> Status:
 
 DIM = "bright_black"
 _ACCENT = "cyan"
-_STATE_STYLES = {
-    "starting": "yellow",
-    "waiting": "bright_black",
-    "running": "green",
-    "restarting": "bold magenta",
-    "done": "cyan",
-    "stopped": "bright_black",
-    "failed": "bold red",
-    "dead": "bold red",
-}
+_STATE_STYLES = {"starting": "yellow", "running": "green", "restarting": "bold magenta"}
+_STATE_STYLES |= {"done": "cyan", "failed": "bold red", "dead": "bold red"}
+_STATE_STYLES |= {"waiting": "bright_black", "stopped": "bright_black"}
 _LABEL_WIDTH = 11
 _BLOCKS = " ▁▂▃▄▅▆▇█"
 _MIN_CHART_ROWS, _MAX_CHART_ROWS = 3, 8
@@ -312,19 +305,8 @@ _CELLS = snapshot.CELLS | {
     "restarts": lambda p: str(p.restarts) if p.restarts else snapshot.NOTHING,
     "↻": lambda p: f"↻{p.restarts}" if p.restarts else "",
 }
-_WIDTHS = {
-    "state": 10,
-    "CPU": 7,
-    "memory": 9,
-    "steps/s": 8,
-    "games": 7,
-    "restarts": 9,
-    "heartbeat": 11,
-    "up for": 11,
-    "pid": 8,
-    "address": 16,
-    "↻": 4,
-}
+_WIDTHS = {"state": 10, "CPU": 7, "memory": 9, "steps/s": 8, "games": 7, "restarts": 9}
+_WIDTHS |= {"heartbeat": 11, "up for": 11, "pid": 8, "address": 16, "↻": 4}
 _ROW = ("state", "CPU", "memory", "steps/s", "games", "restarts", "heartbeat")
 _EXTRA = ("up for", "pid", "address")  # added in this order while a row has space
 _GRIDS = (("steps/s", "CPU", "memory", "↻"), ("steps/s", "CPU", "↻"), ("steps/s", "↻"), ("↻",))

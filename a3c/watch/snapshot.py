@@ -287,8 +287,6 @@ def one_line(status: Status, points: Sequence[Point]) -> str:
         if seconds is not None:
             left = f", goal in about {roughly(seconds)}"
     wanted = "" if goal is None else f" of {score(goal, goal)}"
-    return (
-        f"{duration(status.wall_s):>12}  {status.global_step:>13,} env steps"
-        f"  {rate(status.env_steps_per_s):>7}/s"
-        f"  mean return {score(mean, goal)}{wanted}  {status.state}{left}"
-    )
+    steps = f"{duration(status.wall_s):>12}  {status.global_step:>13,} env steps"
+    speed, reached = f"{rate(status.env_steps_per_s):>7}/s", f"mean return {score(mean, goal)}"
+    return f"{steps}  {speed}  {reached}{wanted}  {status.state}{left}"

@@ -106,11 +106,9 @@ class Reader:
             if p.role == "worker":
                 row = (self._rows(name) or [{}])[-1]
                 is_news = p.pid is not None and _is_recent(row, config, now)
-                found[name] = dataclasses.replace(
-                    p,
-                    env_steps_per_s=row.get("worker/env_steps_per_s") if is_news else None,
-                    episodes=None if games is None else games[p.task],
-                )
+                speed = row.get("worker/env_steps_per_s") if is_news else None
+                played = None if games is None else games[p.task]
+                found[name] = dataclasses.replace(p, env_steps_per_s=speed, episodes=played)
         order = {"ps": 0, "worker": 1}
         return sorted(found.values(), key=lambda p: (order.get(p.role, 2), p.role, p.task, p.name))
 
@@ -143,12 +141,9 @@ class Reader:
         latest = {p.name: tail[-1] for p in members if (tail := self._rows(p.name))}
         workers = [row for name, row in latest.items() if name.startswith("worker-")]
         cluster = next((row for row in reversed(self._rows(CHIEF)) if "wall_s" in row), {})
-        state = run_state(
-            members,
-            summary.get("state"),
-            has_news=bool(cluster) and _number(cluster, "time") >= started_at,
-            is_new=now - started_at < _FIRST_RECORD_S,
-        )
+        has_news = bool(cluster) and _number(cluster, "time") >= started_at
+        is_new = now - started_at < _FIRST_RECORD_S
+        state = run_state(members, summary.get("state"), has_news=has_news, is_new=is_new)
         is_live = state in LIVE_STATES
         is_news = is_live and _is_recent(cluster, config, now)
         end = {} if is_live else summary
