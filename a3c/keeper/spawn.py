@@ -183,12 +183,9 @@ def _prctl(option: int, value: int) -> None:
 
 def reap_adopted(known: set[int]) -> list[int]:
     """Reap adopted children that ended; returns the others, without the pids in `known`."""
-    try:
-        pids = [int(pid) for pid in _CHILDREN.read_text().split()]
-    except OSError:
-        return []
     alive = []
-    for pid in set(pids) - known:
+    children = _CHILDREN.read_text() if _CHILDREN.exists() else ""
+    for pid in set(map(int, children.split())) - known:
         with contextlib.suppress(ChildProcessError):
             if os.waitpid(pid, os.WNOHANG)[0] == 0:
                 alive.append(pid)

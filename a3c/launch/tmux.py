@@ -118,10 +118,9 @@ def find_session(server: libtmux.Server, label: str) -> str | None:
 
 def server_of(run: RunDir) -> libtmux.Server:
     """The tmux server that a run was started in; the default server if that isn't known."""
-    try:
+    with contextlib.suppress(OSError, ValueError):
         return libtmux.Server(socket_path=run.tmux_socket.read_text())
-    except (OSError, ValueError):
-        return libtmux.Server()
+    return libtmux.Server()
 
 
 def socket_of(server: libtmux.Server) -> str:

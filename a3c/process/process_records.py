@@ -136,13 +136,11 @@ def read_record(path: Path) -> ProcessRecord | None:
 
 def read_json(kind: type, path: Path) -> Any:
     """The value of a type in a JSON file; None if the file is missing or holds no such value."""
-    try:
-        if not path.is_file():  # such as a named pipe, which would block
-            return None
-        with path.open("rb") as file:
-            return from_json(kind, json.loads(file.read(_MAX_BYTES)))
-    except (OSError, ValueError, TypeError, RecursionError):
-        return None
+    with contextlib.suppress(OSError, ValueError, TypeError, RecursionError):
+        if path.is_file():  # unlike a named pipe, which would block
+            with path.open("rb") as file:
+                return from_json(kind, json.loads(file.read(_MAX_BYTES)))
+    return None
 
 
 def write_record(path: Path, record: ProcessRecord) -> None:
@@ -231,19 +229,17 @@ def terminate(record: ProcessRecord, now: bool = False) -> bool:
 
 def resident_bytes(pid: int) -> int:
     """The resident memory of a process; 0 if it has ended."""
-    try:
+    with contextlib.suppress(OSError):
         return int(Path(f"/proc/{pid}/statm").read_bytes().split()[1]) * os.sysconf("SC_PAGE_SIZE")
-    except OSError:
-        return 0
+    return 0
 
 
 def has_loopback_only(pid: int) -> bool | None:
     """Whether loopback is the only interface in a process's network; None if it has ended."""
-    try:
+    with contextlib.suppress(OSError):
         lines = Path(f"/proc/{pid}/net/dev").read_text().splitlines()[2:]
-    except OSError:
-        return None
-    return {line.partition(":")[0].strip() for line in lines} <= {"lo"}
+        return {line.partition(":")[0].strip() for line in lines} <= {"lo"}
+    return None
 
 
 def signal_keeper(record: ProcessRecord, signum: signal.Signals) -> bool:

@@ -234,22 +234,19 @@ def hold(path: Path) -> Iterator[None]:
 
 def lock(descriptor: int) -> bool:
     """Lock a file until it is closed; False if another process has locked it."""
-    try:
+    with contextlib.suppress(BlockingIOError):
         fcntl.fcntl(descriptor, fcntl.F_OFD_SETLK, _LOCKED)
-    except BlockingIOError:
-        return False
-    return True
+        return True
+    return False
 
 
 def is_held(path: Path) -> bool:
     """Whether a launcher or a cockpit holds the run's lock."""
     # Trying to take it would hold it for a moment, in which a launcher that starts is refused.
-    try:
-        with (path / LOCK).open("rb") as file:
-            held = fcntl.fcntl(file, fcntl.F_OFD_GETLK, _LOCKED)
-    except OSError:
-        return False
-    return struct.unpack_from("h", held)[0] != fcntl.F_UNLCK
+    with contextlib.suppress(OSError), (path / LOCK).open("rb") as file:
+        held = fcntl.fcntl(file, fcntl.F_OFD_GETLK, _LOCKED)
+        return struct.unpack_from("h", held)[0] != fcntl.F_UNLCK
+    return False
 
 
 @contextlib.contextmanager
