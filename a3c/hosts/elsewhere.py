@@ -1,7 +1,6 @@
 """The files that `a3c.hosts.near_end` writes here, and how to end those processes later."""
 
 import json
-import time
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -22,9 +21,6 @@ class Elsewhere:
     host: str
     record: ProcessRecord | None
     cut_off_at: float | None  # seconds since 1970; None while connected
-
-    def cut_off_s(self) -> float | None:
-        return None if self.cut_off_at is None else max(0.0, time.time() - self.cut_off_at)
 
 
 def path_of(run: RunDir, name: str) -> Path:

@@ -210,7 +210,9 @@ def summarise(
     """Write `summary.json` and return its content."""
     path, manifest = newest if newest else (None, None)
     step, wall_s = (manifest.step, manifest.wall_s) if manifest else (0, 0.0)
-    before = _before(run)
+    before = process_records.read_json(dict, run.summary_before) or {}
+    is_whole = before.get("state") == "done" and type(before.get("env_steps")) is int
+    before = {"goal": None, **before} if is_whole else {}  # else the run had not ended by itself
     if before and state != "done" and manifest and step == before["env_steps"]:
         with contextlib.suppress(OSError):
             rundir.write_json(run.summary, before)  # nothing was learned since
@@ -245,13 +247,6 @@ def summarise(
         remedy = remedies.get(error.errno or 0, "make its folder writable")
         log.error("%s can't be written (%s): %s", run.summary, error.strerror, remedy)
     return summary
-
-
-def _before(run: RunDir) -> dict[str, Any] | None:
-    """The summary from before a resume; None unless the run had ended by itself then."""
-    before = process_records.read_json(dict, run.summary_before) or {}
-    is_whole = before.get("state") == "done" and type(before.get("env_steps")) is int
-    return {"goal": None, **before} if is_whole else None
 
 
 # What a resumed run needs so that it doesn't end again at once, by the reason of its end.

@@ -310,7 +310,7 @@ def _member(
         heartbeat_age_s=max(0.0, now - beat_at) if lives and beat_at else None,
         last_exit=known.last_exit,
         last_line=own[-1].strip() if own else None,
-        cut_off_s=seen.cut_off_s() if seen and is_kept else None,
+        cut_off_s=max(0.0, now - seen.cut_off_at) if seen and is_kept and seen.cut_off_at else None,
     )
 
 
