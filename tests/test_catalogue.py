@@ -5,7 +5,7 @@ import re
 import pytest
 
 import launch_cluster
-from a3c.config import command_line
+from a3c.config import command_line, options
 from a3c.errors import UserError
 
 
@@ -37,7 +37,7 @@ def test_settings_say_where_they_come_from(capsys: pytest.CaptureFixture[str]) -
     assert lines["--seed"] == ["7", "flag"]
     assert lines["--evaluation-greedy"] == ["off", "flag"]
     assert lines["--envs"] == ["16", "preset", "cartpole"]
-    assert len(lines) == len(command_line.OPTIONS) + 1
+    assert len(lines) == len(options.OPTIONS) + 1
 
 
 def test_installed_environments_are_found_by_a_part_of_their_names(

@@ -61,11 +61,9 @@ class Reader:
         if summary is None and run.summary.exists():
             damaged.append(run.summary.name)
         members = self._members(*settings, filter(None, records), now)
+        more: dict[str, Any] = {"damaged": tuple(damaged)}
         if usage:
             members = self._sampler.measured(members)
-        status = self._compose(*settings, members, summary or {}, now)
-        status = dataclasses.replace(status, damaged=tuple(damaged))
-        if usage:
             # TensorFlow's servers listen on all interfaces of their network.
             is_private = {
                 f"{p.name} *:{p.address.rpartition(':')[2]}": private
@@ -73,9 +71,10 @@ class Reader:
                 if p.role in ("ps", "worker") and p.pid and p.host == process_records.this_host()
                 if (private := has_loopback_only(p.pid)) is not None
             }
-            exposed = tuple(server for server, private in is_private.items() if not private)
-            isolated = not exposed if is_private else None
-            status = dataclasses.replace(status, exposed=exposed, is_isolated=isolated)
+            more["exposed"] = tuple(server for server, own in is_private.items() if not own)
+            more["is_isolated"] = not more["exposed"] if is_private else None
+        status = self._compose(*settings, members, summary or {}, now)
+        status = dataclasses.replace(status, **more)
         return dataclasses.replace(status, warnings=tuple(alerts.of(status)))
 
     def _members(
