@@ -497,7 +497,7 @@ class Config:
             minibatches = max(1, parts)
         return Share(envs, length, minibatches)
 
-    def for_recurrent(self) -> Config:
+    def for_recurrent(self) -> Self:
         """These settings with at most one minibatch per environment: its steps stay together."""
         minibatches = min(self.share.minibatches, self.share.envs)
         learning = dataclasses.replace(self.learning, minibatches=minibatches)
