@@ -16,7 +16,7 @@ A call to a lost ps may hang; `Store` then ends the process. After a broken conn
 repeats the call, and a ps that already received it refuses it: no gradient counts twice.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor, wait
 from typing import Any, NamedTuple
 
@@ -85,10 +85,11 @@ class Exchange:
         ends = [layout.num_parameters - sum(s.size for s in layout.shards if self._group(s))]
         self._cuts = ends[: len(self._limits) - 1]  # between the weights of the limits
         sizes = np.diff([0, *self._cuts, layout.num_parameters])
-        draw, signs = np.random.default_rng(0), np.array([-1, 1], np.float32)  # alike everywhere
-        self._signs = [draw.choice(signs, (-(-size // _SKETCH), _SKETCH)) for size in sizes]
-        is_needed = num_ps > 1 and config.samples_per_step > 0 and any(self._limits)
-        self._num_sketched = _SKETCH * len(self._limits) if is_needed else 0
+        self._signs: list[np.ndarray] = []  # of the sketches, where these are needed
+        if num_ps > 1 and config.samples_per_step > 0 and any(self._limits):
+            draw, signs = np.random.default_rng(0), np.array([-1, 1], np.float32)  # alike everywhere
+            self._signs = [draw.choice(signs, (-(-size // _SKETCH), _SKETCH)) for size in sizes]
+        self._num_sketched = _SKETCH * len(self._signs)
         self.samples_waiting: Any = tf.constant(0.0, tf.float64)  # gathered for the next step
         self._parts = [
             self._build_part(ps, [shard for shard in layout.shards if shard.ps == ps])
@@ -111,8 +112,7 @@ class Exchange:
         numbers = [push.learning_rate, push.num_steps, unit, push.num_samples]
         first = np.concatenate([numbers, push.advantage_update, [push.is_of_value]])
         fed = [[packed[s.start : s.stop] for s in part.shards] for part in self._parts]
-        sketches = self._sketches(push.gradient) if self._num_sketched else []
-        header = np.concatenate([first, sketches, push.moments])
+        header = np.concatenate([first, *self._sketches(push.gradient), push.moments])
         for gradients in fed:
             gradients.insert(0, header)
         return self._reply(self._call(self._push, fed))
@@ -149,7 +149,7 @@ class Exchange:
             parameters, moments[3:], moments[:3], step, updates, bool(finished), bool(stepped)
         )
 
-    def _sketches(self, gradient: np.ndarray) -> np.ndarray:
+    def _sketches(self, gradient: np.ndarray) -> Iterator[np.ndarray]:
         """Short vectors with the norms of the whole gradient, which add up as gradients do.
 
         A ps clips by the norm of the whole mean gradient but holds only a part of it. The mean of
@@ -157,14 +157,12 @@ class Exchange:
         all but a few of a thousand steps, and exactly if all gradients have one direction. All ps
         get the same, one vector for each limit.
         """
-        made = []
-        for part, signs in zip(np.split(gradient, self._cuts), self._signs, strict=True):
+        for part, signs in zip(np.split(gradient, self._cuts), self._signs, strict=False):
             padded = np.zeros(signs.shape, np.float32)
             padded.reshape(-1)[: len(part)] = part
             sketch = np.einsum("ij,ij->j", padded, signs).astype(np.float64)
-            norm = np.linalg.norm(part.astype(np.float64))
-            made.append(sketch * (norm / max(np.linalg.norm(sketch), _SMALLEST)))
-        return np.concatenate(made)
+            norm = float(np.linalg.norm(part.astype(np.float64)))
+            yield sketch * (norm / max(float(np.linalg.norm(sketch)), _SMALLEST))
 
     def _group(self, shard: Shard) -> int:
         return int(shard.apart and len(self._limits) > 1)
