@@ -85,9 +85,9 @@ class Exchange:
         ends = [layout.num_parameters - sum(s.size for s in layout.shards if self._group(s))]
         self._cuts = ends[: len(self._limits) - 1]  # between the weights of the limits
         sizes = np.diff([0, *self._cuts, layout.num_parameters])
-        self._signs: list[np.ndarray] = []  # of the sketches, where these are needed
+        self._signs: list[np.ndarray] = []  # of the sketches, where needed; alike in all workers
         if num_ps > 1 and config.samples_per_step > 0 and any(self._limits):
-            draw, signs = np.random.default_rng(0), np.array([-1, 1], np.float32)  # alike everywhere
+            draw, signs = np.random.default_rng(0), np.array([-1, 1], np.float32)
             self._signs = [draw.choice(signs, (-(-size // _SKETCH), _SKETCH)) for size in sizes]
         self._num_sketched = _SKETCH * len(self._signs)
         self.samples_waiting: Any = tf.constant(0.0, tf.float64)  # gathered for the next step
