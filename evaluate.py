@@ -96,7 +96,7 @@ def parse(argv: Sequence[str] | None) -> argparse.Namespace:
         parser.error(f"--seconds {given.seconds:g} is refused: give {limits}")
     for flag in ("format", "seconds"):
         if getattr(given, flag) is not None and not given.record:
-            parser.error(f"--{flag} is of a video: give --record DIR too")
+            parser.error(f"--{flag} needs --record: give --record DIR too")
     unfit = {"record DIR": given.record, "json": given.json, "which best": given.which == "best"}
     for flag, is_given in unfit.items():
         if given.follow and is_given:

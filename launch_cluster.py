@@ -205,7 +205,7 @@ def _parse(arguments: list[str]) -> tuple[Config, argparse.Namespace, list[str]]
     if chosen.at_once is not None and not chosen.seeds:
         raise UserError("--at-once is for --seeds: give that too, or leave it out")
     if chosen.replace and chosen.mode in ("child", "compose"):
-        raise UserError(f"--replace is of tmux: leave it out with --mode {chosen.mode}")
+        raise UserError(f"--replace needs tmux mode: leave it out with --mode {chosen.mode}")
     needs = {"--patience": config.run.patience, "--render": config.run.render}
     if chosen.evaluator is False and (flag := next((f for f, given in needs.items() if given), "")):
         raise UserError(f"--no-evaluator with {flag}, which needs it: leave one of them out")

@@ -66,7 +66,9 @@ def parse(argv: Sequence[str] | None) -> argparse.Namespace:
         parser.error(f"--smooth {arguments.smooth} is refused: give at least 1")
     for flag in ("smooth", "x"):
         if getattr(arguments, flag) is not None and not set(arguments.what) - set(LOOKS):
-            parser.error(f"--{flag} is of curves: leave it out for {' and '.join(arguments.what)}")
+            parser.error(
+                f"--{flag} applies only to curves: leave it out for {' and '.join(arguments.what)}"
+            )
     if arguments.average and not {"all", "return"} & set(arguments.what):
         parser.error("--average is of the picture return: leave it out for others")
     if arguments.output and arguments.output.suffix.lower() in FILES:

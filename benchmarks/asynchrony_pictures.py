@@ -272,7 +272,7 @@ def by_time(found: Sequence[Projected]) -> list[str]:
         for o in found
         if o.workers in WORKERS
     ]
-    titles = "task|workers|env steps|env steps/s|seconds|what gives out"
+    titles = "task|workers|env steps|env steps/s|seconds|bottleneck"
     return machine.table(titles.split("|"), rows)
 
 

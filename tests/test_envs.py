@@ -195,9 +195,9 @@ def test_what_the_cluster_cannot_use_is_refused_in_one_line() -> None:
         ({"fault": "shape"}, "Echo-v0 with env_kwargs {'fault': 'shape'} failed: ValueError"),
         ({"fault": "step"}, r"failed: \S*test_envs.py:\d+: ArithmeticError: lost my way; "),
         ({"fault": OSError("no\ncamera")}, r"failed: \S*test_envs.py:\d+: OSError: no camera"),
-        ({"fault": KeyError()}, r"test_envs.py:\d+: KeyError; mend it"),
+        ({"fault": KeyError()}, r"test_envs.py:\d+: KeyError; fix it"),
         ({"fault": ModuleNotFoundError("x", name="chess.pgn")}, "chess.pgn.*pip install chess$"),
-        ({"colour": 3}, "env_kwargs {'colour': 3} failed: .*argument 'colour'; mend"),
+        ({"colour": 3}, "env_kwargs {'colour': 3} failed: .*argument 'colour'; fix"),
     ]
     for keywords, what in cases:
         assert refusal("Echo-v0", what, env_kwargs=keywords).startswith("env_id Echo-v0 ")
@@ -208,7 +208,7 @@ def test_refused_environments_are_closed_and_vector_ones_must_show_what_they_dec
     refusal("Echo-v0", env_kwargs={"fault": "step"})
     assert Echo.closed == closed + 1
     gymnasium.register("Liar-v0", Echo, vector_entry_point=misdeclared)  # type: ignore[arg-type]
-    refusal("Liar-v0", r"ValueError: observations have shape \(1, 3\), not \(1, 2\); mend it")
+    refusal("Liar-v0", r"ValueError: observations have shape \(1, 3\), not \(1, 2\); fix it")
 
 
 def test_settings_that_do_not_fit_are_refused() -> None:

@@ -252,7 +252,7 @@ def test_masks_may_be_missing_empty_or_tuples_but_of_no_other_size() -> None:
     made._masks[:] = False
     made._read_masks({"action_mask": np.array([[0, 0], [0, 1], [0, 1]]), "_action_mask": [1, 1, 0]})
     assert made._masks.tolist() == [[True, True], [False, True], [True, True]]
-    with pytest.raises(UserError, match=r"mask of shape \(3,\), but its actions need \(2,\): mend"):
+    with pytest.raises(UserError, match=r"mask of shape \(3,\), but its actions need \(2,\): fix"):
         made._read_masks({"action_mask": np.ones((3, 3))})
     made = copies(FLOATS, MASKED[1][0], True, action_masks=True)
     observed, info = made.reset(seed=1)

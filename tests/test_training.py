@@ -39,7 +39,7 @@ def test_a_worker_whose_rollouts_are_all_dropped_gives_up_and_says_why(tmp_path:
     with pytest.raises(FatalError) as left:
         chief.run()
     assert str(left.value) == (
-        "dropped 7 rollouts in a row, because the rewards were not finite: mend the environment, "
+        "dropped 7 rollouts in a row, because the rewards were not finite: fix the environment, "
         "which gives them, or give --reward-clip if they are infinite; "
         "--max-dropped-rollouts sets the limit"
     )

@@ -93,7 +93,7 @@ def from_tf_config(text: str, *, trusted_network: bool) -> tuple[Cluster, Task]:
         tables = json.loads(text)
     except (ValueError, RecursionError) as error:
         fact = "TF_CONFIG is not valid JSON"
-        raise UserError(f"{fact}: {str(error).splitlines()[0]}; mend it") from None
+        raise UserError(f"{fact}: {str(error).splitlines()[0]}; fix it") from None
     for key in ("cluster", "task"):
         if not isinstance(tables, dict) or not isinstance(tables.get(key), dict):
             raise UserError(f"TF_CONFIG has no table {key!r}: give cluster and task")
@@ -196,5 +196,5 @@ def _take(environ: Mapping[str, str], name: str) -> str:
 def _number(environ: Mapping[str, str], name: str) -> int:
     text = _take(environ, name)
     if not (text.isascii() and text.isdigit() and len(text) < 10):
-        raise UserError(f"--cluster slurm: {name} {reprlib.repr(text)} is not a number: mend it")
+        raise UserError(f"--cluster slurm: {name} {reprlib.repr(text)} is not a number: fix it")
     return int(text)

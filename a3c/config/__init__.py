@@ -222,7 +222,7 @@ class LearningConfig:
     predict_weights: bool = option(
         True,
         "compute gradients with the weights expected one step later (several workers that gather "
-        "steps of Adam); without it, returns also use the values of play, not newer ones",
+        "steps of Adam); if off, returns use the values predicted while playing",
     )
     minibatches: int | None = unset(
         "minibatches of a rollout, one push each (by --samples-per-step and --workers if unset)",

@@ -162,7 +162,7 @@ def parse_file(path: Path, source: str) -> Any:
     except OSError as error:
         raise UserError(f"{source}: {error.strerror}; give a readable file") from None
     except (ValueError, RecursionError) as error:
-        raise UserError(f"{source} is not valid {form}: {error}; mend it") from None
+        raise UserError(f"{source} is not valid {form}: {error}; fix it") from None
 
 
 def preset_names() -> list[str]:

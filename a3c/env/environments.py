@@ -218,7 +218,7 @@ def _explain(error: Exception, config: EnvConfig) -> str:
         subject += f" in {', '.join(own['name'] for own in config.wrapper)}"
     # Gymnasium raises a constructor's TypeError again, with a longer text.
     cause = error.__cause__ if isinstance(error.__cause__, TypeError) else error
-    return f"{subject} failed: {own_code.describe(cause)}; mend it, or choose another"
+    return f"{subject} failed: {own_code.describe(cause)}; fix it, or choose another"
 
 
 def _explain_missing(error: Exception, env_id: str) -> str:

@@ -168,13 +168,13 @@ def check_network(config: Config, space: Space[Any]) -> None:
         )
     except subprocess.TimeoutExpired:
         what = f"network {place}: trying it took more than {NETWORK_TIMEOUT_S:g} s"
-        raise UserError(f"{what}: mend it") from None
+        raise UserError(f"{what}: fix it") from None
     said = done.stderr.strip().splitlines() or ["it said nothing"]
     line = said[-1].removeprefix("model.py: ")
     if done.returncode == EXIT_USAGE:
         raise UserError(line)
     if done.returncode != EXIT_OK:
         what = f"network {place}: trying it ended with {done.returncode} ({line})"
-        raise UserError(f"{what}: mend it")
+        raise UserError(f"{what}: fix it")
     if config.run.start_from is not None:
         log.info("%s", done.stdout.strip().splitlines()[-1])

@@ -243,7 +243,7 @@ def remove(arguments: argparse.Namespace) -> None:
     if record is None or record.role != "worker":
         raise UserError(f"{run.name} has no worker {name!r}: see `status`")
     if record.task == 0:
-        raise UserError(f"{name} saves for all: end the run with `stop`")
+        raise UserError(f"{name} writes the checkpoints and can't be removed: use `stop`")
     if not process_records.keeper_lives(record):
         _refuse_elsewhere("remove", [record])
         raise UserError(f"{name} is not at work: see `status`")

@@ -42,9 +42,9 @@ IDLE_S = 10.0  # without a push of others, after which the chief leaves too
 
 _REMEDIES = {  # of what isn't finite; each may follow from those before it
     "weights": "give a lower --learning-rate, and go on from an older checkpoint",
-    "observations": "mend the environment, which gives them",
-    "rewards": "mend the environment, which gives them, or give --reward-clip if they are infinite",
-    "losses": "give a lower --reward-scale or --learning-rate, or mend the network",
+    "observations": "fix the environment, which gives them",
+    "rewards": "fix the environment, which gives them, or give --reward-clip if they are infinite",
+    "losses": "give a lower --reward-scale or --learning-rate, or fix the network",
 }
 
 
@@ -63,7 +63,7 @@ class Worker:
         games: Games | None = None,
         show: Callable[[Any, Agent], Callable[[Decision], object]] | None = None,
     ) -> None:
-        """`show` makes what shows this worker's games."""
+        """`show` returns the callback that displays each decision."""
         self._task, self._config, self._stop = task, config, stop
         self._heartbeat = heartbeat
         self._has_others = len(cluster.workers) > 1

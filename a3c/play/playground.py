@@ -235,7 +235,7 @@ class Games:
                 if not math.isfinite(episode.episode_return):
                     raise UserError(
                         f"a game of {count(episode.length, 'env step')} came to a return of "
-                        f"{episode.episode_return}: mend the environment's rewards"
+                        f"{episode.episode_return}: fix the environment's rewards"
                     )
                 self._ended[i].append(episode)
 
