@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import Any
 
 from a3c.cluster.topology import JOBS, Cluster, Task
-from a3c.cluster.which_task import add_host_arguments, place
+from a3c.cluster.which_task import add_host_arguments, resolve
 from a3c.config import Config, command_line
 from a3c.errors import EXIT_FATAL, EXIT_OK, A3CError, PlayError, RetryableError, UserError
 from a3c.learn.games import Games
@@ -123,7 +123,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         argv, "worker.py", "Run one process of an A3C cluster.", add_arguments
     )
     try:
-        cluster, task = place(arguments, config)
+        cluster, task = resolve(arguments, config)
         if config.cluster.max_workers is None:  # then all workers are present from the start
             config = config.with_cluster(workers=len(cluster.workers))
         run_dir = arguments.run_dir.absolute()

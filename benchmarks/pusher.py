@@ -28,7 +28,7 @@ import numpy as np  # noqa: E402
 
 import worker  # noqa: E402
 from a3c.cluster.topology import wait_for_peer  # noqa: E402
-from a3c.cluster.which_task import place  # noqa: E402
+from a3c.cluster.which_task import resolve  # noqa: E402
 from a3c.config.command_line import parse_config  # noqa: E402
 from a3c.learn.returns import NO_UPDATE  # noqa: E402
 from a3c.server.exchange import Push  # noqa: E402
@@ -65,7 +65,7 @@ def push_for_ever(store: Store, path: Path, pause_s: float) -> None:
 def connect(parameters: int, flags: list[str]) -> Store:
     """A worker's view of a ps with `parameters` parameters, once the ps is initialised."""
     config, arguments = parse_config(flags, "pusher", "", worker.add_arguments)
-    cluster, task = place(arguments, config)
+    cluster, task = resolve(arguments, config)
     for index, address in enumerate(cluster.ps):
         wait_for_peer(f"ps-{index}", address, 120.0)
     target = start_server(cluster, task, 1).target
