@@ -27,7 +27,7 @@ from a3c.learn.games import Games
 from a3c.process import console, signals
 from a3c.process.environment import adopt_environment
 from a3c.process.heartbeat import Heartbeat
-from a3c.process.listeners import has_loopback_only
+from a3c.process.process_records import has_loopback_only
 from a3c.process.startup import import_tensorflow, start_eager_runtime, start_in_order
 
 log = logging.getLogger("a3c")

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any, NamedTuple, TypeVar, get_type_hints
 
 from a3c.process import signals
-from a3c.process.atomic_file import write_atomically
+from a3c.process.process_records import write_atomically
 from a3c.run import rundir
 
 T = TypeVar("T")

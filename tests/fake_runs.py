@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from a3c import config as settings
-from a3c.config import Config, command_line
+from a3c.config import Config, command_line, options
 from a3c.process import process_records
 from a3c.process.process_records import ENDED_STATES, Identity, LastExit, ProcessRecord
 from a3c.run import checkpoint, rundir
@@ -24,8 +24,8 @@ def configure(**changes: Any) -> Config:
     """A configuration from settings by name, in any section."""
     layer: command_line.Layer = {}
     for name, value in changes.items():
-        option = command_line.OPTIONS[name]
-        layer.setdefault(option.section, {})[name] = command_line.coerce(option, value, name)
+        option = options.OPTIONS[name]
+        layer.setdefault(option.section, {})[name] = options.coerce(option, value, name)
     return command_line.merge([layer])
 
 

@@ -9,7 +9,7 @@ import pytest
 
 import a3c
 import launch_cluster
-from a3c.config import command_line
+from a3c.config import command_line, options
 from a3c.errors import UserError
 from a3c.process import console
 from a3c.run.rundir import REPOSITORY
@@ -42,7 +42,7 @@ def test_settings_say_where_they_come_from(capsys: Out) -> None:
     assert lines["--seed"] == ["7", "flag"]
     assert lines["--evaluation-greedy"] == ["off", "flag"]
     assert lines["--envs"] == ["16", "preset", "cartpole"]
-    assert len(lines) == len(command_line.OPTIONS) + 1
+    assert len(lines) == len(options.OPTIONS) + 1
 
 
 def test_installed_environments_are_found_by_a_part_of_their_names(capsys: Out) -> None:

@@ -17,7 +17,7 @@ from a3c.cluster.topology import Cluster, Task, make_cluster
 from a3c.cluster.which_task import from_tf_config, resolve_slurm
 from a3c.config import ClusterConfig
 from a3c.errors import RetryableError, UserError
-from a3c.process import listeners
+from a3c.process import process_records
 from a3c.process.environment import chosen_variables, process_environment
 from a3c.run.rundir import REPOSITORY, RunDir
 from tests.fake_runs import configure
@@ -218,9 +218,9 @@ def test_a_plan_hands_on_what_the_user_set(monkeypatch: pytest.MonkeyPatch, tmp_
 def test_the_owner_of_a_port_is_named() -> None:
     with socket.create_server(("127.0.0.1", 0)) as server:
         port = server.getsockname()[1]
-        assert listeners.port_owner(port) == (os.getpid(), psutil.Process().name())
-    assert listeners.port_owner(port) is None
-    assert not listeners.has_loopback_only(2**31 - 1), "no such process"
+        assert plan.port_owner(port) == (os.getpid(), psutil.Process().name())
+    assert plan.port_owner(port) is None
+    assert not process_records.has_loopback_only(2**31 - 1), "no such process"
 
 
 HERE: dict[str, Any] = {"host": "here", "address": "10.77.0.1", "slots": 2}

@@ -10,7 +10,7 @@ import launch_cluster
 import worker
 from a3c.config import Config, command_line
 from a3c.config import to_dict as plain
-from a3c.config.command_line import OPTIONS
+from a3c.config.options import OPTIONS
 from tests import Out, Patch
 
 

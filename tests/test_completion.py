@@ -8,7 +8,7 @@ import gymnasium
 import pytest
 
 import launch_cluster
-from a3c.config import command_line
+from a3c.config import options
 from tests import Out, Patch
 from tests.clusters import REPOSITORY
 from tests.fake_runs import FakeRun, configure, living
@@ -56,7 +56,7 @@ def test_what_may_follow(capsys: Out) -> None:
 
 def test_every_flag_and_verb_is_offered(capsys: Out) -> None:
     flags = set(follow("--", capsys))
-    assert {option.flag for option in command_line.OPTIONS.values()} <= flags
+    assert {option.flag for option in options.OPTIONS.values()} <= flags
     assert {"--dry-run", "--resume", "--no-tensorboard"} <= flags
     assert {"start", "status", "watch", "attach", "stop", "list"} < set(follow("", capsys))
 

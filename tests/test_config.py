@@ -9,7 +9,8 @@ from hypothesis import strategies as st
 
 from a3c import config as settings
 from a3c.config import Config, Share, command_line
-from a3c.config.command_line import OPTIONS, Layer, Option
+from a3c.config.command_line import Layer
+from a3c.config.options import OPTIONS, Option
 from a3c.launch.run_summary import sharing
 from tests.clusters import config
 
@@ -35,12 +36,11 @@ CERTAIN: dict[str, Any] = {
 
 
 def number(option: Option, kind: type) -> st.SearchStrategy[Any]:
-    limits = option.field.metadata
-    above = limits["above"]
-    low = limits["low"] if above is None else above
+    lowest, highest, above = option.field.metadata["limits"]
+    low = lowest if above is None else above
     if kind is int:
-        return st.integers(0 if low is None else low, limits["high"] or 2**62)
-    return st.floats(low, limits["high"], exclude_min=above is not None).filter(math.isfinite)
+        return st.integers(0 if low is None else low, highest or 2**62)
+    return st.floats(low, highest, exclude_min=above is not None).filter(math.isfinite)
 
 
 def setting(option: Option) -> st.SearchStrategy[Any]:
@@ -52,10 +52,10 @@ def setting(option: Option) -> st.SearchStrategy[Any]:
     if option.name == "ratio_limit_final":  # for a ratio limit only
         return st.none()
     if option.name == "heartbeat_timeout_s":
-        longest = OPTIONS["ps_timeout_s"].field.metadata["high"]
-        return st.none() | st.floats(longest, option.field.metadata["high"], exclude_min=True)
+        longest = OPTIONS["ps_timeout_s"].field.metadata["limits"][1]
+        return st.none() | st.floats(longest, option.field.metadata["limits"][1], exclude_min=True)
     if option.name == "max_workers":
-        return st.none() | st.just(OPTIONS["workers"].field.metadata["high"])
+        return st.none() | st.just(OPTIONS["workers"].field.metadata["limits"][1])
     if option.is_repeatable:
         own = JSON_TABLES.map(lambda arguments: {**arguments, "name": "a.b:C"})
         return st.lists(own if option.is_own_code else TEXTS, max_size=3)

@@ -17,7 +17,7 @@ import launch_cluster
 import plot
 import worker
 from a3c.config import SECTIONS
-from a3c.config.command_line import OPTIONS
+from a3c.config.options import OPTIONS
 from a3c.launch.verbs import VERBS
 from tests.runs import call_script
 

@@ -117,7 +117,7 @@ def test_after_a_lost_connection_the_process_runs_on_and_its_metrics_are_complet
     far.cut_off(follower)
     seen = elsewhere.read(elsewhere.path_of(far.run, "worker-1"))
     assert seen
-    assert seen.cut_off_s() is not None
+    assert seen.cut_off_at is not None
     far.cut.unlink()
     far.wait_for("worker-1 is at work already")
     assert far.at_work().pid == pid

@@ -12,7 +12,7 @@ from gymnasium.spaces import Box, Discrete, MultiDiscrete
 
 import model
 from a3c.config import NetworkConfig, own_code
-from a3c.config.command_line import OPTIONS
+from a3c.config.options import OPTIONS
 from a3c.errors import UserError
 from a3c.net.network import Network, NetworkOutput
 from a3c.plot import diagram

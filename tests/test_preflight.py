@@ -16,11 +16,11 @@ from a3c.launch import preflight
 from a3c.launch.preflight import PROCESS_MB, Facts
 from a3c.process import process_records
 from a3c.run import rundir
-from a3c.run.rundir import RunDir
+from a3c.run.rundir import Room, RunDir
 from tests.fake_runs import FakeRun, configure, gone
 from tests.full_disks import little_room
 
-PLENTY = Facts(cores=64, available_mb=1e6, free_disk_mb=1e6, free_files=10**6)
+PLENTY = Facts(cores=64, available_mb=1e6, disk=Room(1e6, 10**6, False))
 
 
 def cartpole(**settings: Any) -> Config:
@@ -77,9 +77,11 @@ def test_every_role_of_a_plan_has_a_measured_need() -> None:
     assert {process.role for process in full.processes} == set(PROCESS_MB)
 
 
-@pytest.mark.parametrize("full", [PLENTY._replace(free_disk_mb=0.0), PLENTY._replace(free_files=0)])
+@pytest.mark.parametrize(
+    "full", [PLENTY._replace(disk=room) for room in (Room(0.0, 10**6, False), Room(1e6, 0, False))]
+)
 def test_a_disk_that_is_nearly_full_is_named_and_a_full_one_refused(full: Facts) -> None:
-    (line,) = warned(PLENTY._replace(free_disk_mb=312.4))
+    (line,) = warned(PLENTY._replace(disk=Room(312.4, 10**6, False)))
     assert line.startswith("the disk of /runs/mine has 312 MB left")
     why = r"/runs/mine: its disk has .* MB left, and one checkpoint takes .*: make room"
     with pytest.raises(UserError, match=why):

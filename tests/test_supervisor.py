@@ -16,7 +16,7 @@ from a3c.keeper.restarts import Limits
 from a3c.keeper.spec import Process
 from a3c.launch import supervisor as module
 from a3c.process import process_records
-from a3c.process.process_records import DEAD, ProcessRecord
+from a3c.process.process_records import ProcessRecord
 from a3c.run.rundir import RunDir
 from tests import Log, Patch
 from tests.runs import a_process, everything_ended, wait_until
@@ -120,7 +120,7 @@ def test_nine_keepers_are_started_and_stopped_without_a_trace(run: RunDir) -> No
         wait_until(lambda: keepers.exit_code(NAME) is not None, "its end", 20.0)  # noqa: B023
         wait_until(lambda: everything_ended(run.path), "the end of its process", 20.0)
         (record,) = process_records.read_records(run.path)
-        assert process_records.live_state(record) == ("stopped" if cycles % 3 else DEAD)
+        assert process_records.live_state(record) == ("stopped" if cycles % 3 else "dead")
     left = {path.name for path in run.record(NAME).parent.iterdir()}
     assert left == {f"{NAME}.json"}
 

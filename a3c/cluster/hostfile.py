@@ -18,16 +18,8 @@ from a3c.process.console import count
 from a3c.run.rundir import REPOSITORY
 
 BASE_PORT = 2222  # below the ports that kernels use for outgoing connections
-_KEYS: dict[str, type] = {
-    "host": str,
-    "address": str,
-    "slots": int,
-    "python": str,
-    "directory": str,
-    "user": str,
-    "port": int,
-    "options": list,
-}
+_KEYS: dict[str, type] = {"host": str, "address": str, "slots": int, "python": str}
+_KEYS |= {"directory": str, "user": str, "port": int, "options": list}
 _FORMS = {str: "a text", int: "a whole number", list: "a list of texts"}
 _NAME = re.compile(r"[A-Za-z0-9_.:%@-]+")
 _RANGES = {"slots": (0, 100_000), "port": (1, 65535)}
@@ -103,9 +95,8 @@ def parse(tables: dict[str, Any]) -> HostFile:
         if not host.slots and host.name not in ps:
             raise UserError(f"{host.name} has no slots and no ps: give it slots, or take it out")
     if not hosts[0].is_here or not hosts[0].slots:
-        raise UserError(
-            'no slot is here, where worker-0 keeps the checkpoints: add host = "here" with slots'
-        )
+        remedy = 'add host = "here" with slots'
+        raise UserError(f"no slot is here, where worker-0 keeps the checkpoints: {remedy}")
     return HostFile(tuple(hosts), tuple(ps))
 
 
@@ -168,10 +159,8 @@ def _check_value(where: str, key: str, value: Any) -> None:
         try:
             split_address(f"[{bare}]:1" if ":" in bare else f"{bare}:1")
         except UserError:
-            raise UserError(
-                f"{where}: address = {value!r} is refused: give a name or an address, "
-                "without a port"
-            ) from None
+            what = f"{where}: address = {value!r} is refused"
+            raise UserError(f"{what}: give a name or an address, without a port") from None
 
 
 def _check_together(hosts: Sequence[Host]) -> None:
@@ -186,10 +175,9 @@ def _check_together(hosts: Sequence[Host]) -> None:
     inside = [host for host in hosts if is_loopback(*count_up([host.address], 1))]
     outside = [host for host in hosts if host not in inside]
     if inside and outside:
-        raise UserError(
-            f"{inside[0].name} has the loopback address {inside[0].address}, which "
-            f"{outside[0].name} can't reach: give its address on the private network"
-        )
+        what = f"{inside[0].name} has the loopback address {inside[0].address}"
+        lost = f"{outside[0].name} can't reach"
+        raise UserError(f"{what}, which {lost}: give its address on the private network")
 
 
 @dataclass(frozen=True)
@@ -208,10 +196,8 @@ def place(file: HostFile, config: Config) -> Placement:
     settings = config.cluster
     if settings.addresses > file.slots:
         flag = "--max-workers" if settings.max_workers else "--workers"
-        raise UserError(
-            f"{flag} {settings.addresses}: the hosts have {count(file.slots, 'slot')}: "
-            "give fewer, or more slots"
-        )
+        what = f"{flag} {settings.addresses}: the hosts have {count(file.slots, 'slot')}"
+        raise UserError(f"{what}: give fewer, or more slots")
     if settings.isolation == "on":
         raise UserError("--isolation on: a network of one machine's own reaches no other host")
     slots = [host for host in file.hosts for _ in range(host.slots)]
@@ -226,13 +212,11 @@ def place(file: HostFile, config: Config) -> Placement:
 
 
 def ssh_command(host: Host, argv: Sequence[str], *, directory: str | None = None) -> list[str]:
-    """The local command that runs `argv` on a host, without a terminal, in `directory`.
-
-    The host file's `options` come first, because ssh uses the first value of an option.
-    """
+    """The local command that runs `argv` on a host, without a terminal, in `directory`."""
     there = shlex.join(argv)
     if directory:
         there = f"cd {shlex.quote(directory)} && exec {there}"
+    # The host file's own options come first, because ssh uses the first value of an option.
     return ["ssh", "-T", *host.options, *_SSH_OPTIONS, *host.destination, there]
 
 

@@ -1,7 +1,6 @@
 """The process list as data, made before anything starts: hosts, addresses, command lines."""
 
-from __future__ import annotations
-
+import contextlib
 import json
 import os
 import shlex
@@ -18,7 +17,6 @@ from a3c.errors import UserError
 from a3c.keeper.spec import HERE, KeeperSpec, Process
 from a3c.keeper.spec import command as spec_command
 from a3c.process.environment import chosen_variables, process_environment
-from a3c.process.listeners import port_owner
 from a3c.process.process_records import from_json
 from a3c.run.rundir import REPOSITORY, RunDir, refusing, write_json
 
@@ -43,15 +41,14 @@ class Plan:
             write_json(run.path / "plan.json", asdict(self))
 
     @staticmethod
-    def load(run: RunDir) -> Plan:
+    def load(run: RunDir) -> "Plan":
         try:
             plan: Plan = from_json(Plan, json.loads((run.path / "plan.json").read_text()))
             if not plan.of_role("ps") or not plan.of_role("worker"):
                 raise ValueError("a ps or the workers are missing")
         except (OSError, ValueError, TypeError, RecursionError) as error:
-            raise UserError(
-                f"{run.path} has no readable plan.json: start it with --resume"
-            ) from error
+            what = f"{run.path} has no readable plan.json"
+            raise UserError(f"{what}: start it with --resume") from error
         return plan
 
     def of_role(self, role: str) -> list[Process]:
@@ -79,10 +76,8 @@ def choose_addresses(config: Config, *, isolated: bool = False) -> Cluster:
     """The addresses of all processes on this machine: free ports, or checked ones from a base."""
     count = config.cluster.ps + config.cluster.addresses
     if count > MAX_PROCESSES:
-        raise UserError(
-            f"{count:,} processes are too many for one machine: give --workers {MAX_PROCESSES:,} "
-            "at most, less --ps"
-        )
+        what = f"{count:,} processes are too many for one machine"
+        raise UserError(f"{what}: give --workers {MAX_PROCESSES:,} at most, less --ps")
     base = config.cluster.base_port or (BASE_PORT if isolated else None)
     if base is None:
         addresses = [f"{LOOPBACK}:{port}" for port in topology.free_ports(count)]
@@ -96,6 +91,18 @@ def choose_addresses(config: Config, *, isolated: bool = False) -> Cluster:
                 by = f" by {owner[1]}, pid {owner[0]}" if owner else ""
                 raise UserError(f"port {port} is in use{by}: give another --base-port") from None
     return Cluster(tuple(addresses[: config.cluster.ps]), tuple(addresses[config.cluster.ps :]))
+
+
+def port_owner(port: int) -> tuple[int, str] | None:
+    """Pid and name of the process that listens on a TCP port; None if this user can't see it."""
+    import psutil
+
+    for found in psutil.net_connections(kind="tcp"):
+        listens = found.laddr and found.laddr.port == port and found.status == psutil.CONN_LISTEN
+        if found.pid and listens:
+            with contextlib.suppress(psutil.Error):
+                return found.pid, psutil.Process(found.pid).name()
+    return None
 
 
 def choose_board_port(here: Cluster) -> int:
@@ -177,15 +184,9 @@ def keeper_command(process: Process, run: RunDir, **changes: Any) -> list[str]:
     """The command of the keeper that supervises a process here, or the connection to its host."""
     spec = _spec(process, run)
     if not process.is_here:  # no heartbeat: the connection may wait for its host without limit
-        spec = replace(
-            spec,
-            argv=(sys.executable, "-m", "a3c.hosts.near_end", str(run.path), process.name),
-            environment={"PYTHONPATH": str(REPOSITORY)},
-            directory=None,
-            grace_s=FAR_GRACE_S,
-            heartbeat=None,
-            max_memory_mb=0.0,
-        )
+        argv = (sys.executable, "-m", "a3c.hosts.near_end", str(run.path), process.name)
+        spec = replace(spec, argv=argv, environment={"PYTHONPATH": str(REPOSITORY)}, directory=None)
+        spec = replace(spec, grace_s=FAR_GRACE_S, heartbeat=None, max_memory_mb=0.0)
     return spec_command(replace(spec, **changes))
 
 
@@ -195,9 +196,6 @@ def far_keeper_command(process: Process, host: Host, there: RunDir) -> list[str]
 
 
 def _spec(process: Process, run: RunDir) -> KeeperSpec:
-    return KeeperSpec(
-        **vars(process),
-        record=run.record(process.name),
-        heartbeat=None if process.role == "tensorboard" else run.heartbeat(process.name),
-        network=run.network if process.isolated else None,
-    )
+    heartbeat = None if process.role == "tensorboard" else run.heartbeat(process.name)
+    network, record = run.network if process.isolated else None, run.record(process.name)
+    return KeeperSpec(**vars(process), record=record, heartbeat=heartbeat, network=network)

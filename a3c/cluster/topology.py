@@ -66,12 +66,9 @@ def split_address(address: str) -> tuple[str, int]:
 def is_loopback(address: str) -> bool:
     """Whether only this machine can reach the address."""
     host, _ = split_address(address)
-    if host.lower() == "localhost":
-        return True
-    try:
+    with contextlib.suppress(ValueError):
         return ipaddress.ip_address(host).is_loopback
-    except ValueError:
-        return False
+    return host.lower() == "localhost"
 
 
 def make_cluster(ps: Iterable[str], workers: Iterable[str], *, trusted_network: bool) -> Cluster:
@@ -92,10 +89,8 @@ def make_cluster(ps: Iterable[str], workers: Iterable[str], *, trusted_network: 
             raise UserError(f"address {address} is given twice: every process needs its own")
         seen.add(place)
         if not trusted_network and not is_local:
-            raise UserError(
-                f"address {address} is not loopback: whoever reaches it can run code there; "
-                "give --trusted-network if you trust every host that can"
-            )
+            what = f"address {address} is not loopback: whoever reaches it can run code there"
+            raise UserError(f"{what}; give --trusted-network if you trust every host that can")
     return cluster
 
 
@@ -109,10 +104,8 @@ def free_ports(count: int) -> list[int]:
                 listener.bind(("", 0))
                 ports.append(listener.getsockname()[1])
         except OSError as error:
-            raise UserError(
-                f"this machine has {len(ports)} free ports, not {count} ({error.strerror}): "
-                "give fewer --workers"
-            ) from None
+            what = f"this machine has {len(ports)} free ports, not {count} ({error.strerror})"
+            raise UserError(f"{what}: give fewer --workers") from None
         return ports
 
 
@@ -155,10 +148,8 @@ def wait_for_peer(
         except OSError as error:
             reason = error.strerror or str(error)
         if time.monotonic() >= deadline:
-            raise RetryableError(
-                f"{name} at {address} can't be reached after {timeout_s:g} s ({reason}): "
-                "is it started?"
-            )
+            what = f"{name} at {address} can't be reached after {timeout_s:g} s ({reason})"
+            raise RetryableError(f"{what}: is it started?")
         if on_wait and not said:
             on_wait(f"waiting for {name} at {address} ({reason})")
             said = True

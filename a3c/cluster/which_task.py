@@ -43,17 +43,10 @@ _OF_THE_JOB = {
 
 def add_host_arguments(group: Any) -> None:
     group.add_argument("--ps-hosts", metavar="HOST:PORT,...", help="addresses of every ps")
-    group.add_argument(
-        "--worker-hosts",
-        metavar="HOST:PORT,...",
-        help="addresses of every worker; worker-{}:2222 stands for worker-0:2222 and so on",
-    )
-    group.add_argument(
-        "--cluster",
-        choices=("auto", "slurm"),
-        default="auto",
-        help="where the addresses come from: auto: flags or TF_CONFIG; slurm: this Slurm job",
-    )
+    every = "addresses of every worker; worker-{}:2222 stands for worker-0:2222 and so on"
+    group.add_argument("--worker-hosts", metavar="HOST:PORT,...", help=every)
+    where = "where the addresses come from: auto: flags or TF_CONFIG; slurm: this Slurm job"
+    group.add_argument("--cluster", choices=("auto", "slurm"), default="auto", help=where)
 
 
 def resolve(
@@ -99,9 +92,8 @@ def from_tf_config(text: str, *, trusted_network: bool) -> tuple[Cluster, Task]:
     try:
         tables = json.loads(text)
     except (ValueError, RecursionError) as error:
-        raise UserError(
-            f"TF_CONFIG is not valid JSON: {str(error).splitlines()[0]}; mend it"
-        ) from None
+        fact = "TF_CONFIG is not valid JSON"
+        raise UserError(f"{fact}: {str(error).splitlines()[0]}; mend it") from None
     for key in ("cluster", "task"):
         if not isinstance(tables, dict) or not isinstance(tables.get(key), dict):
             raise UserError(f"TF_CONFIG has no table {key!r}: give cluster and task")
@@ -113,16 +105,13 @@ def from_tf_config(text: str, *, trusted_network: bool) -> tuple[Cluster, Task]:
     cluster = make_cluster(jobs["ps"], heads + jobs["worker"], trusted_network=trusted_network)
     job, index = tables["task"].get("type"), tables["task"].get("index", 0)
     if not isinstance(job, str) or job not in jobs:
-        raise UserError(
-            f"TF_CONFIG: task type {reprlib.repr(job)} is unknown: give ps, worker or chief"
-        )
+        fact = f"TF_CONFIG: task type {reprlib.repr(job)} is unknown"
+        raise UserError(f"{fact}: give ps, worker or chief")
     if isinstance(index, str) and index.isascii() and index.isdigit() and len(index) < 9:
         index = int(index)
     if type(index) is not int or not 0 <= index < len(jobs[job]):
-        raise UserError(
-            f"TF_CONFIG: task index {reprlib.repr(index)} is out of range: "
-            f"the cluster has {len(jobs[job])} {job}"
-        )
+        what = f"TF_CONFIG: task index {reprlib.repr(index)} is out of range"
+        raise UserError(f"{what}: the cluster has {len(jobs[job])} {job}")
     before = {"master": len(jobs["chief"]), "worker": len(heads)}
     return cluster, Task("ps" if job == "ps" else "worker", index + before.get(job, 0))
 
@@ -135,21 +124,15 @@ def resolve_slurm(environ: Mapping[str, str], settings: ClusterConfig) -> tuple[
     counts = expand_counts(_take(step, "SLURM_STEP_TASKS_PER_NODE"))
     tasks, me = _number(step, "SLURM_STEP_NUM_TASKS"), _number(environ, "SLURM_PROCID")
     if len(counts) != len(hosts) or sum(counts) != tasks:
-        raise UserError(
-            f"--cluster slurm: {tasks} tasks are not {sum(counts)} on {len(counts)} of "
-            f"{len(hosts)} nodes: start it with srun"
-        )
+        there = f"{sum(counts)} on {len(counts)} of {len(hosts)} nodes"
+        raise UserError(f"--cluster slurm: {tasks} tasks are not {there}: start it with srun")
     if not 0 <= me < tasks or tasks <= settings.ps:
-        raise UserError(
-            f"--cluster slurm: task {me} of {tasks} has no place with {settings.ps} ps: "
-            f"give srun --ntasks={settings.ps + 1} or more"
-        )
+        what = f"--cluster slurm: task {me} of {tasks} has no place with {settings.ps} ps"
+        raise UserError(f"{what}: give srun --ntasks={settings.ps + 1} or more")
     distribution = environ.get("SLURM_DISTRIBUTION", "")
     if not _BLOCK.fullmatch(distribution):
-        raise UserError(
-            f"SLURM_DISTRIBUTION {reprlib.repr(distribution)} is not supported: "
-            "give srun --distribution=block"
-        )
+        what = f"SLURM_DISTRIBUTION {reprlib.repr(distribution)} is not supported"
+        raise UserError(f"{what}: give srun --distribution=block")
     nodes = [node for node, count in enumerate(counts) for _ in range(count)]
     if "SLURM_NODEID" in environ and _number(environ, "SLURM_NODEID") != nodes[me]:
         raise UserError(  # no peer would find this task; Slurm doesn't always name the distribution
@@ -166,10 +149,7 @@ def resolve_slurm(environ: Mapping[str, str], settings: ClusterConfig) -> tuple[
 
 
 def expand_hosts(text: str) -> list[str]:
-    """The host names of a list: `n[1-2],n[08-10]-ib` is n1, n2, n08-ib, n09-ib, n10-ib.
-
-    With several brackets in one item, the last one counts fastest.
-    """
+    """The host names of a list: `n[1-2],n[08-10]-ib` is n1, n2, n08-ib, n09-ib, n10-ib."""
     items = _ITEM.findall(text)
     if ",".join(items) != text or not items:
         raise UserError(f"host list {reprlib.repr(text)} is not in a form of Slurm: correct it")
@@ -178,7 +158,7 @@ def expand_hosts(text: str) -> list[str]:
         names = [""]
         for number, part in enumerate(_BRACKETS.split(item)):
             choices = expand_ranges(part) if number % 2 else [part]
-            names = [name + choice for name in names for choice in choices]
+            names = [name + choice for name in names for choice in choices]  # the last fastest
         hosts += names
     return hosts
 
@@ -201,9 +181,8 @@ def expand_counts(text: str) -> list[int]:
     for part in text.split(","):
         match = _COUNT.fullmatch(part)
         if not match:
-            raise UserError(
-                f"tasks per node {reprlib.repr(text)} are not in a form of Slurm: correct it"
-            )
+            what = f"tasks per node {reprlib.repr(text)} are not in a form of Slurm"
+            raise UserError(f"{what}: correct it")
         counts += [int(match[1])] * int(match[2] or 1)
     return counts
 

@@ -1,12 +1,537 @@
-"""The settings of a run: every option with its default, range and help, and their sources."""
+"""Every setting of a run in frozen dataclasses, each with its default, help text and range."""
 
-from a3c.config.settings import SECTIONS as SECTIONS
-from a3c.config.settings import ClusterConfig as ClusterConfig
-from a3c.config.settings import Config as Config
-from a3c.config.settings import EnvConfig as EnvConfig
-from a3c.config.settings import LearningConfig as LearningConfig
-from a3c.config.settings import NetworkConfig as NetworkConfig
-from a3c.config.settings import RunConfig as RunConfig
-from a3c.config.settings import Share as Share
-from a3c.config.settings import identity as identity
-from a3c.config.settings import to_dict as to_dict
+import dataclasses
+import functools
+import json
+import os
+from dataclasses import dataclass, field
+from typing import Any, Literal, NamedTuple, Self
+
+from a3c.config.own_code import networks
+
+
+def option(
+    default: Any,
+    help_text: str,
+    within: tuple[float | None, float | None] = (None, None),
+    *,
+    above: tuple[float, float] | None = None,
+    choices: tuple[str, ...] = (),
+    is_everyday: bool = False,
+) -> Any:
+    """A dataclass field that the command line, presets and files can all set.
+
+    `within` are the lowest and the highest value; `above` are a number below all values, and the
+    highest. Besides `choices` the user's own function, `package.module:function`, is allowed.
+    """
+    low, high = (None, above[1]) if above else within
+    limits = (low, high, above and above[0])
+    metadata = {"help": help_text, "everyday": is_everyday, "limits": limits, "choices": choices}
+    if isinstance(default, dict):
+        return field(default_factory=lambda: dict(default), metadata=metadata)
+    return field(default=default, metadata=metadata)
+
+
+everyday = functools.partial(option, is_everyday=True)  # `--help` shows it, not only `--help-all`
+unset = functools.partial(option, None)
+
+
+def window_start(what: str) -> Any:
+    text = f"env steps before {what} begins to change (--anneal-start if unset)"
+    return unset(text, (0, None))
+
+
+def window_end(what: str) -> Any:
+    text = f"env steps at which {what} has its last value (--anneal-steps if unset)"
+    return unset(text, (1, None))
+
+
+@dataclass(frozen=True)
+class EnvConfig:
+    env_id: str = everyday("ALE/Pong-v5", "Gymnasium id, or package.module:Id-v0 for your own")
+    envs: int = everyday(16, "environments in all, which the workers share", (1, 100_000))
+    envs_per_worker: int | None = everyday(
+        None,
+        "environments that each worker plays at once (its share of --envs if unset)",
+        (1, 4096),
+    )
+    env_kwargs: dict[str, Any] = option({}, "keyword arguments for the environment, as JSON")
+    max_episode_steps: int | None = unset(
+        "cut episodes after this many env steps (the environment's own limit if unset)", (1, None)
+    )
+    preprocessing: Literal["auto", "atari", "cropped", "universe", "none"] = option(
+        "auto",
+        "atari: 84x84 grey, stacked; cropped: rows 34 to 193 of it; universe: these at 42x42; "
+        "auto: atari for Atari games",
+    )
+    frame_skip: int = option(4, "Atari: frames that one action is held for", (1, 60))
+    frame_stack: int = option(4, "Atari: frames that one observation holds", (1, 16))
+    repeat_first_frame: bool = option(
+        False, "Atari: a game's first observation holds its first frame again and again, not black"
+    )
+    noop_max: int = option(30, "Atari: up to this many no-ops at the start of a game", (0, 250))
+    fire_on_reset: bool = option(True, "Atari: press fire at the start where the game waits for it")
+    sticky_actions: float | None = unset(
+        "Atari: chance that the last action is repeated (the id's own if unset: v5 0.25, v4 0)",
+        (0.0, 1.0),
+    )
+    episodic_life: bool = option(False, "Atari: a lost life ends the episode, for learning only")
+    actions: tuple[int, ...] = option((), "Discrete: play only these actions", (0, None))
+    wrapper: tuple[dict[str, Any], ...] = option(
+        (),
+        "wrap each environment in package.module:Wrapper, or a JSON object with this name and "
+        "arguments; the first is innermost; repeatable",
+    )
+    action_masks: bool = option(
+        False, 'never play actions that the environment forbids in info["action_mask"]'
+    )
+    normalize_observations: bool = option(
+        False, "subtract the running mean and divide by the deviation, shared by all workers"
+    )
+    normalize_rewards: bool = option(
+        False, "divide rewards by the running deviation of discounted returns, likewise shared"
+    )
+
+
+@dataclass(frozen=True)
+class NetworkConfig:
+    network: str = everyday(
+        "auto",
+        "network by name (auto: a3c-ff for images, mlp for vectors), or package.module:build",
+        choices=("auto", *networks()),
+    )
+    hidden_sizes: tuple[int, ...] = option((64, 64), "mlp: units of each hidden layer", (1, 65536))
+    activation: Literal["tanh", "relu", "elu"] = option("tanh", "mlp: activation of hidden layers")
+    lstm_size: int = option(256, "units of the LSTM, in networks that have one", (1, 65536))
+    separate_value: bool = option(
+        False, "give policy and value a trunk each instead of a shared one"
+    )
+    initialization: Literal["orthogonal", "paper"] = option(
+        "orthogonal", "initial weights: orthogonal, or the paper's uniform 1/sqrt(fan-in)"
+    )
+    gaussian_deviation: Literal["state-independent", "state-dependent"] = option(
+        "state-independent", "Box actions: where the policy's standard deviation comes from"
+    )
+    action_bounds: Literal["clip", "squash"] = option(
+        "clip", "Box actions: clip samples to the bounds, or squash them through tanh"
+    )
+    initial_log_deviation: float = option(
+        0.0, "Box actions: log of the initial standard deviation", (-10.0, 5.0)
+    )
+
+
+@dataclass(frozen=True)
+class LearningConfig:
+    rollout_length: int = everyday(
+        20, "env steps of each environment in one rollout (T)", (1, 100_000)
+    )
+    shortest_rollout: int | None = unset(
+        "shortest rollout with more workers than --envs (--rollout-length if unset)", (1, 100_000)
+    )
+    samples_per_step: int | None = everyday(
+        None,
+        "samples in one optimizer step, gathered from all workers' pushes (one rollout of all "
+        "--envs if unset; more with many workers; 0: every push is a step)",
+        (0, 10**9),
+    )
+    smallest_push: int = option(
+        64, "samples in a push at least, if a rollout has as many", (1, 10**9)
+    )
+    gamma: float = everyday(0.99, "discount factor", (0.0, 1.0))
+    gae_lambda: float = option(
+        1.0, "lambda of generalised advantage estimation (1: n-step returns)", (0.0, 1.0)
+    )
+    return_steps: int | None = unset(
+        "returns of exactly so many env steps, also beyond the rollout's end (to its end if unset)",
+        (1, 100_000),
+    )
+    return_min_samples: int = option(
+        1,
+        "with --return-steps: samples with complete returns that a worker waits for before it "
+        "learns",
+        (1, 10**9),
+    )
+    optimizer: Literal["adam", "rmsprop", "sgd"] = everyday(
+        "adam", "optimizer, its statistics shared by all workers on the ps"
+    )
+    optimizer_statistics: Literal["shared", "per-worker"] = option(
+        "shared",
+        "per-worker: each worker has statistics of its own and pushes finished steps; needs "
+        "--samples-per-step 0",
+    )
+    value_optimizer: Literal["shared", "own"] = option(
+        "shared",
+        "own: the value loss has an optimizer of its own in all weights, with statistics, rate and "
+        "clip of its own; needs --samples-per-step 0",
+    )
+    learning_rate: float = everyday(3e-4, "learning rate", above=(0.0, 100.0))
+    learning_rate_range: tuple[float, ...] = option(
+        (), "draw the learning rate log-uniformly from LOW HIGH, once per run", above=(0.0, 100.0)
+    )
+    learning_rate_schedule: Literal["constant", "linear"] = option(
+        "constant", "constant, or linear to --learning-rate-final at --anneal-steps"
+    )
+    learning_rate_final: float = option(
+        0.0, "learning rate at the end of a linear schedule, and after it", (0.0, 100.0)
+    )
+    anneal_start: int = option(0, "env steps before schedules begin to run", (0, None))
+    anneal_steps: int | None = unset(
+        "env steps at which schedules end (--max-env-steps if unset)", (1, None)
+    )
+    critic_learning_rate_scale: float = option(
+        1.0, "learning rate of value-only weights, as a multiple", above=(0.0, 100.0)
+    )
+    adam_beta1: float = option(0.9, "Adam: decay of the mean", (0.0, 0.999999))
+    adam_beta2: float = option(0.999, "Adam: decay of the mean square", (0.0, 0.99999999))
+    adam_epsilon: float = option(1e-5, "Adam: epsilon", above=(0.0, 1.0))
+    rmsprop_alpha: float = option(0.99, "RMSProp: decay of the mean square", (0.0, 0.99999999))
+    rmsprop_epsilon: float = option(0.1, "RMSProp: epsilon, inside the root", above=(0.0, 10.0))
+    rmsprop_momentum: float = option(0.0, "RMSProp: decay of the momentum", (0.0, 0.999999))
+    rmsprop_initial_mean_square: float = option(
+        0.0, "RMSProp: initial mean square of the gradients", (0.0, 1e6)
+    )
+    max_gradient_norm: float = option(
+        0.5, "clip gradients to this global norm (0: never)", (0.0, 1e9)
+    )
+    critic_max_gradient_norm: float | None = unset(
+        "clip the gradient of value-only weights to a norm of their own (with the others if unset; "
+        "0: never)",
+        (0.0, 1e9),
+    )
+    value_loss_weight: float = option(0.5, "weight of the value loss", (0.0, 1e6))
+    entropy_weight: float = everyday(0.01, "weight of the policy's entropy", (0.0, 1e6))
+    entropy_weight_final: float | None = unset(
+        "anneal the entropy weight to this at --entropy-anneal-steps", (0.0, 1e6)
+    )
+    entropy_anneal_start: int | None = window_start("the entropy weight")
+    entropy_anneal_steps: int | None = window_end("the entropy weight")
+    normalize_advantages: bool = option(
+        False, "scale the advantages of a push to mean 0, deviation 1"
+    )
+    advantage_horizon: int = option(
+        0,
+        "scale advantages by running moments over about so many samples of all workers (0: off)",
+        (0, 10**9),
+    )
+    reward_clip: float = option(
+        0.0, "clip rewards to plus or minus this, for learning only (0: never)", (0.0, 1e9)
+    )
+    reward_scale: float = option(
+        1.0, "multiply rewards by this before clipping, for learning only", above=(0.0, 1e9)
+    )
+    predict_weights: bool = option(
+        True,
+        "compute gradients with the weights expected one step later (several workers that gather "
+        "steps of Adam); without it, returns also use the values of play, not newer ones",
+    )
+    minibatches: int | None = unset(
+        "minibatches of a rollout, one push each (by --samples-per-step and --workers if unset)",
+        (1, 4096),
+    )
+    epochs: int = everyday(1, "passes over each rollout; more than 1 needs --ratio-limit", (1, 100))
+    ratio_limit: float = option(
+        0.0,
+        "PPO's clip: how far the probability ratio of an action may move from 1 (0: no limit)",
+        (0.0, 10.0),
+    )
+    ratio_limit_final: float | None = unset(
+        "anneal the ratio limit to this at --ratio-limit-anneal-steps", (0.0, 10.0)
+    )
+    ratio_limit_anneal_start: int | None = window_start("the ratio limit")
+    ratio_limit_anneal_steps: int | None = window_end("the ratio limit")
+    value_clip: float = option(
+        0.0,
+        "how far a value may move from the one predicted while playing (0: no limit)",
+        (0.0, 1e9),
+    )
+    kl_limit: float = option(
+        0.0,
+        "leave out the other epochs of a rollout once the policy has diverged by 1.5 times this "
+        "(0: never)",
+        (0.0, 100.0),
+    )
+    max_dropped_rollouts: int = option(
+        100,
+        "a worker fails after this many non-finite rollouts in a row (0: never)",
+        (0, 2**31 - 1),
+    )
+    epsilon_greedy: float = option(0.0, "chance of a uniformly random action", (0.0, 1.0))
+    epsilon_greedy_final: float = option(
+        0.0, "anneal that chance to this at --epsilon-anneal-steps", (0.0, 1.0)
+    )
+    epsilon_anneal_start: int | None = window_start("the chance of random actions")
+    epsilon_anneal_steps: int | None = window_end("the chance of random actions")
+
+    @property
+    def gradient_norms(self) -> tuple[float, ...]:
+        """The limit for all weights; or the policy's, and that of value-only weights or loss."""
+        own = self.critic_max_gradient_norm
+        if own is None and self.has_value_optimizer:
+            own = self.max_gradient_norm
+        return (self.max_gradient_norm,) if own is None else (self.max_gradient_norm, own)
+
+    @property
+    def has_value_optimizer(self) -> bool:
+        """Whether the value loss has an optimizer of its own, and so pushes of its own."""
+        return self.value_optimizer == "own"
+
+    @property
+    def is_critic_apart(self) -> bool:
+        """Whether value-only weights have a learning rate or a clip of their own."""
+        if self.has_value_optimizer:
+            return False
+        return self.critic_learning_rate_scale != 1 or self.critic_max_gradient_norm is not None
+
+
+@dataclass(frozen=True)
+class RunConfig:
+    seed: int = everyday(1, "seed of everything random", (0, 2**31 - 1))
+    max_env_steps: int = everyday(
+        10_000_000,
+        "end after this many env steps of the cluster (+N with --resume: after N more)",
+        (1, 2**62),
+    )
+    max_wall_time_s: float | None = everyday(
+        None, "end after so much training: seconds, or 30m, 2h", above=(0.0, 1e9)
+    )
+    stop_at_return: float | None = everyday(
+        None,
+        "end as solved when training's last games, then whole games with frozen weights, "
+        "reach this mean",
+    )
+    stop_window: int = option(
+        100, "games of training whose mean must reach --stop-at-return first", (1, 100)
+    )
+    stop_worker_games: int | None = unset(
+        "instead, one worker's games whose mean must reach --stop-at-return first", (1, 100)
+    )
+    push_winner: bool = option(
+        False,
+        "a worker whose own last games reach --stop-at-return puts the weights that it played with "
+        "on the ps",
+    )
+    patience: int | None = unset(
+        "end when so many evaluations in a row were no better than the best; starts the evaluator",
+        (1, 1_000_000),
+    )
+    start_from: str | None = everyday(None, "weights to begin with: RUN, a checkpoint or zoo/NAME")
+    checkpoint_interval_s: float = everyday(60.0, "seconds between checkpoints", (0.1, 1e7))
+    keep_checkpoints: int = option(5, "newest checkpoints to keep, besides the best", (1, 10_000))
+    render: bool = option(
+        False, "show a game in a window, where there is a display; starts the evaluator"
+    )
+    render_worker: int | None = unset(
+        "show a game of training of this worker in a window, where there is a display", (0, 99_999)
+    )
+    log_games: bool = option(False, "workers log a line for each of their games that ends")
+    log_policy_every: int = option(
+        0,
+        "workers log the policy and the value in their first environment once in so many env "
+        "steps of it (0: never)",
+        (0, 10**9),
+    )
+    log_interval_s: float = option(2.0, "seconds between rows of metrics", (0.05, 3600.0))
+    info_metrics: tuple[str, ...] = option(
+        (), "numbers in the environment's info that become metrics, info/NAME; repeatable"
+    )
+    callback: tuple[dict[str, Any], ...] = option(
+        (),
+        "worker-0 calls package.module:function, or a JSON object with this name and arguments, "
+        "with each row of its metrics; repeatable",
+    )
+    evaluation_episodes: int = option(
+        20,
+        "whole games that confirm that a run is solved, or are played at its end (0: none)",
+        (0, 100_000),
+    )
+    evaluation_greedy: bool = option(
+        False, "evaluation games take the most probable actions instead of sampled ones"
+    )
+
+
+@dataclass(frozen=True)
+class ClusterConfig:
+    workers: int = everyday(
+        len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1,
+        "worker processes (one a core of this machine if unset)",
+        (1, 100_000),
+    )
+    max_workers: int | None = everyday(
+        None,
+        "reserve addresses for this many workers; `add` starts those beyond --workers",
+        (1, 100_000),
+    )
+    ps: int = everyday(1, "parameter servers", (1, 1000))
+    base_port: int | None = everyday(
+        None, "first port; the others follow (free ports if unset)", (1, 65535)
+    )
+    isolation: Literal["auto", "on", "off"] = everyday(
+        "auto",
+        "run ps and workers in a network of their own: on, off, or where the kernel allows it",
+    )
+    worker_threads: int = option(1, "TensorFlow threads for one operation in a worker", (1, 256))
+    ps_threads: int = option(1, "updates that a ps processes at once, one thread each", (1, 256))
+    connect_timeout_s: float = option(
+        60.0, "seconds to wait for a peer at the start", above=(0.0, 86400.0)
+    )
+    ps_timeout_s: float = option(
+        60.0, "seconds after which a silent ps counts as lost", above=(0.0, 86400.0)
+    )
+    heartbeat_timeout_s: float | None = unset(
+        "seconds of silence after which a worker counts as hung (twice --ps-timeout if unset)",
+        above=(0.0, 1e6),
+    )
+    max_worker_memory_mb: int | None = unset(
+        "restart a worker above this many MB of resident memory (never if unset)", (1, 2**40)
+    )
+    wire_dtype: Literal["float32", "float16"] = option(
+        "float32",
+        "number format of gradients and parameters between processes; float16 halves the bytes",
+    )
+    compute_dtype: Literal["float32", "bfloat16"] = option(
+        "float32",
+        "number format of matrix products; bfloat16 is faster on processors with AVX512_BF16",
+    )
+    device: Literal["cpu", "gpu"] = option(
+        "cpu", "where workers act and learn; the ps are always on the CPU"
+    )
+    trusted_network: bool = everyday(
+        False,
+        "allow addresses other than loopback: whoever reaches a port of the run can run code "
+        "there, so only on a network where you trust every host and user",
+    )
+
+    def threads(self, job: str) -> int:
+        return self.ps_threads if job == "ps" else self.worker_threads
+
+    def uses_gpu(self, job: str) -> bool:
+        return job == "worker" and self.device == "gpu"
+
+    @property
+    def addresses(self) -> int:
+        """The number of workers with an address, including those that may be added later."""
+        return self.max_workers or self.workers
+
+
+MAX_STALENESS = 4  # steps of the optimizer between a gradient's weights and its push
+
+
+class Share(NamedTuple):
+    """A worker's environments and rollout, sized so that learning doesn't depend on `workers`."""
+
+    envs: int
+    rollout_length: int
+    minibatches: int  # parts of one rollout, one push each
+
+    @property
+    def samples(self) -> int:
+        return self.envs * self.rollout_length
+
+    @property
+    def push(self) -> float:
+        return self.samples / self.minibatches
+
+    def __str__(self) -> str:
+        games = "1 environment" if self.envs == 1 else f"{self.envs} environments"
+        return f"{games} × {self.rollout_length} steps"
+
+
+@dataclass(frozen=True)
+class Config:
+    env: EnvConfig = field(default_factory=EnvConfig)
+    network: NetworkConfig = field(default_factory=NetworkConfig)
+    learning: LearningConfig = field(default_factory=LearningConfig)
+    run: RunConfig = field(default_factory=RunConfig)
+    cluster: ClusterConfig = field(default_factory=ClusterConfig)
+
+    def with_cluster(self, **changes: Any) -> Self:
+        return dataclasses.replace(self, cluster=dataclasses.replace(self.cluster, **changes))
+
+    @property
+    def samples_per_step(self) -> int:
+        """Samples that the ps collects for one optimizer step; 0: every push is a step.
+
+        With many workers it is more than the setting says: while a worker computes a gradient, each
+        of the others may push once, and that shall make at most `MAX_STALENESS` steps.
+        """
+        least = round(self.cluster.workers * self.share.push / MAX_STALENESS)
+        return self._set_samples_per_step and max(self._set_samples_per_step, least)
+
+    @property
+    def _set_samples_per_step(self) -> int:
+        unset = self.env.envs * self.learning.rollout_length
+        given = self.learning.samples_per_step
+        return unset if given is None else given
+
+    @property
+    def predicts_weights(self) -> bool:
+        """Whether workers compute gradients with the weights expected when they are applied."""
+        learning = self.learning
+        return (
+            learning.predict_weights
+            and self.cluster.workers > 1
+            and learning.optimizer == "adam"
+            and self.samples_per_step > 0
+            and not self.run.push_winner  # it replaces the weights without a step
+        )
+
+    @property
+    def share(self) -> Share:
+        """A worker's share of the environments and samples.
+
+        Each worker has at least one environment. With more workers than `envs`, rollouts become
+        shorter, down to `shortest_rollout`. A push holds a worker's share of an optimizer step, but
+        at least `smallest_push` samples, because the number of pushes limits the ps.
+        """
+        learning, workers = self.learning, self.cluster.workers
+        envs = self.env.envs_per_worker or max(1, self.env.envs // workers)
+        length = learning.rollout_length
+        if self.env.envs_per_worker is None and learning.shortest_rollout is not None:
+            even = length * self.env.envs // max(workers, self.env.envs)
+            length = max(even, min(learning.shortest_rollout, length))
+        minibatches = learning.minibatches
+        if minibatches is None:
+            step = self._set_samples_per_step
+            push = max(step / workers, learning.smallest_push)
+            parts = round(envs * length / push) if step else 1
+            minibatches = max(1, parts)
+        return Share(envs, length, minibatches)
+
+    def for_recurrent(self) -> Self:
+        """These settings with at most one minibatch per environment: its steps stay together."""
+        minibatches = min(self.share.minibatches, self.share.envs)
+        learning = dataclasses.replace(self.learning, minibatches=minibatches)
+        return dataclasses.replace(self, learning=learning)
+
+    @property
+    def windows(self) -> dict[str, tuple[int, int]]:
+        """Env steps at which schedules begin and end: by default, and by the name of an option."""
+        learning = self.learning
+        start, end = learning.anneal_start, learning.anneal_steps or self.run.max_env_steps
+        windows = {"anneal": (start, end)}
+        for name in ("entropy_anneal", "ratio_limit_anneal", "epsilon_anneal"):
+            own = getattr(learning, f"{name}_start")
+            own_end = getattr(learning, f"{name}_steps") or end
+            windows[name] = (start if own is None else own, own_end)
+        return windows
+
+
+SECTIONS: dict[str, type] = {f.name: f.default_factory for f in dataclasses.fields(Config)}  # type: ignore[misc]
+
+
+def to_dict(config: Config) -> dict[str, dict[str, Any]]:
+    return json.loads(json.dumps(dataclasses.asdict(config)))
+
+
+def identity(config: Config) -> dict[str, Any]:
+    """The settings that a checkpoint's variables depend on: environment, network and optimizer."""
+    tables = to_dict(config)
+    own = ("envs", "envs_per_worker", "episodic_life", "max_episode_steps")
+    for name in own:
+        del tables["env"][name]
+    optimizer: str = config.learning.optimizer
+    if config.learning.optimizer_statistics != "shared":  # then the ps holds none
+        optimizer += f" with {config.learning.optimizer_statistics} statistics"
+    if config.learning.has_value_optimizer:
+        optimizer += ", and another of the value loss"
+    return {"env": tables["env"], "network": tables["network"], "optimizer": optimizer}

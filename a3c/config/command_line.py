@@ -1,7 +1,4 @@
-"""The layers of a configuration: defaults < preset < `--config FILE` < flags, and their parser.
-
-The file is TOML or a run's config.json. All layers are checked in the same way.
-"""
+"""The layers of a configuration: defaults < preset < `--config FILE` < flags, and their parser."""
 
 import argparse
 import dataclasses
@@ -12,16 +9,12 @@ import re
 import sys
 import tomllib
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import MISSING
 from pathlib import Path
 from typing import Any, NoReturn
 
 from a3c import __version__
 from a3c.config import SECTIONS, ClusterConfig, Config
-from a3c.config.options import OPTIONS as OPTIONS
-from a3c.config.options import Option as Option
-from a3c.config.options import coerce as coerce
-from a3c.config.options import parse_text, shown, to_text, validate
+from a3c.config.options import OPTIONS, coerce, flat, parse_text, shown, to_text, validate
 from a3c.errors import UserError
 from a3c.process import console
 from a3c.process.environment import REPOSITORY
@@ -37,46 +30,41 @@ Layer = dict[str, dict[str, Any]]
 
 # The names of our flags in other programs.
 _MEANT = {
-    flag: others.split()
-    for flag, others in {
-        "--actions": "--action-set",
-        "--base-port": "--port",
-        "--callback": "--callbacks --track --wandb --mlflow --wandb-project-name",
-        "--config": "--cfg --config-file --settings",
-        "--device": "--gpu --cuda",
-        "--entropy-weight": "--ent-coef --entropy-coef --entropy --beta",
-        "--env-id": "--env --env-name --environment --game --task",
-        "--envs": "--n-envs --num-envs",
-        "--epochs": "--n-epochs --num-epochs --ppo-epochs",
-        "--episodes": "--games --n-episodes --num-episodes --n-eval-episodes",
-        "--evaluation-episodes": "--eval-episodes",
-        "--gae-lambda": "--gae --lam --lambda",
-        "--gamma": "--discount",
-        "--greedy": "--deterministic",
-        "--learning-rate": "--lr --alpha",
-        "--log-interval": "--log-every",
-        "--max-env-steps": "--steps --max-steps --num-steps --total-steps --frames "
-        "--timesteps --n-timesteps --total-timesteps --max-timesteps",
-        "--max-wall-time": "--time-limit --max-time --timeout",
-        "--patience": "--early-stopping --early-stop",
-        "--start-from": "--trained-agent --pretrained --warm-start --init-from --finetune",
-        "--max-gradient-norm": "--max-grad-norm --grad-clip --clip-grad",
-        "--network": "--model --policy --net",
-        "--ps": "--num-ps --n-ps --parameter-servers",
-        "--ratio-limit": "--clip-range --clip-coef --clip",
-        "--record": "--video --save-video --output --out",
-        "--resume": "--restore --load --continue --checkpoint",
-        "--rollout-length": "--n-steps --n-step --t-max --unroll-length",
-        "--run-dir": "--output --out --logdir --log-dir --save-dir --dir --name",
-        "--samples-per-step": "--batch-size --batch",
-        "--seed": "--random-seed",
-        "--stop-at-return": "--goal --target --target-return --reward-threshold",
-        "--value-loss-weight": "--vf-coef --value-coef --value-loss-coef",
-        "--watch": "--render --display --window",
-        "--worker-threads": "--threads",
-        "--wrapper": "--wrappers --env-wrapper",
-        "--workers": "--num-workers --n-workers --processes --num-processes --n-jobs",
-    }.items()
+    "--actions": "--action-set",
+    "--base-port": "--port",
+    "--callback": "--callbacks --track --wandb --mlflow --wandb-project-name",
+    "--config": "--cfg --config-file --settings",
+    "--device": "--gpu --cuda",
+    "--entropy-weight": "--ent-coef --entropy-coef --entropy --beta",
+    "--env-id": "--env --env-name --environment --game --task",
+    "--episodes": "--games --n-episodes --num-episodes --n-eval-episodes",
+    "--evaluation-episodes": "--eval-episodes",
+    "--gae-lambda": "--gae --lam --lambda",
+    "--gamma": "--discount",
+    "--greedy": "--deterministic",
+    "--learning-rate": "--lr --alpha",
+    "--log-interval": "--log-every",
+    "--max-env-steps": "--steps --max-steps --num-steps --total-steps --frames "
+    "--timesteps --n-timesteps --total-timesteps --max-timesteps",
+    "--max-wall-time": "--time-limit --max-time --timeout",
+    "--patience": "--early-stopping --early-stop",
+    "--start-from": "--trained-agent --pretrained --warm-start --init-from --finetune",
+    "--max-gradient-norm": "--max-grad-norm --grad-clip --clip-grad",
+    "--network": "--model --policy --net",
+    "--ps": "--num-ps --n-ps --parameter-servers",
+    "--ratio-limit": "--clip-range --clip-coef --clip",
+    "--record": "--video --save-video --output --out",
+    "--resume": "--restore --load --continue --checkpoint",
+    "--rollout-length": "--n-steps --n-step --t-max --unroll-length",
+    "--run-dir": "--output --out --logdir --log-dir --save-dir --dir --name",
+    "--samples-per-step": "--batch-size --batch",
+    "--seed": "--random-seed",
+    "--stop-at-return": "--goal --target --target-return --reward-threshold",
+    "--value-loss-weight": "--vf-coef --value-coef --value-loss-coef",
+    "--watch": "--render --display --window",
+    "--worker-threads": "--threads",
+    "--wrapper": "--wrappers --env-wrapper",
+    "--workers": "--num-workers --n-workers --processes --num-processes --n-jobs",
 }
 
 
@@ -104,24 +92,16 @@ class Parser(argparse.ArgumentParser):
             flags = [flag for action in self._actions for flag in action.option_strings]
             flag = word.split("=")[0].lower().replace("_", "-")
             known = [name for name in flags if name not in ("-h", "--help")]
-            meant = [name for name in known if name == flag or flag in _MEANT.get(name, ())]
+            meant = [name for name in known if name == flag or flag in _MEANT.get(name, "").split()]
             near = meant or difflib.get_close_matches(flag, known, 2, 0.65)
-            message = f"unknown argument {word}" + (
-                f": did you mean {' or '.join(near)}?" if near else ": see --help"
-            )
-        message = re.sub(
-            r"argument (\S+)/(\S+): ignored explicit argument '(.*)'",
-            r"\1=\3 is refused: give \1 or \2, without a value",
-            message,
-        )
+            remedy = f"did you mean {' or '.join(near)}?" if near else "see --help"
+            message = f"unknown argument {word}: {remedy}"
+        ignored = r"argument (\S+)/(\S+): ignored explicit argument '(.*)'"
+        message = re.sub(ignored, r"\1=\3 is refused: give \1 or \2, without a value", message)
         for kind, wanted in (("int", "a whole number"), ("float", "a number")):
-            message = re.sub(
-                f"invalid {kind} value: (.*)", rf"\1 is refused: give {wanted}", message
-            )
+            invalid = f"invalid {kind} value: (.*)"
+            message = re.sub(invalid, rf"\1 is refused: give {wanted}", message)
         self.exit(2, f"{Path(self.prog).name}: {console.one_line(' '.join(message.split()))}\n")
-
-
-# --- layers from files and presets ----------------------------------------------------------------
 
 
 def from_tables(tables: Any, source: str, *, of_run: bool = False) -> Layer:
@@ -163,10 +143,7 @@ def suggest(word: str, known: Iterable[str]) -> str:
 
 
 def read_file(path: Path, source: str | None = None) -> Layer:
-    """A layer from a TOML file or from a run's config.json.
-
-    `source` is what messages call the file if it wasn't given by `--config`.
-    """
+    """A layer from a TOML file or a run's config.json; messages call it `source`."""
     tables = parse_file(path, source or f"--config {path}")
     source = source or str(path)
     if isinstance(tables, dict):
@@ -199,7 +176,6 @@ def read_preset(name: str) -> Layer:
 
 
 def patterns(preset: str) -> list[str]:
-    """The patterns of the environments that a preset is for."""
     return parse_file(PRESETS / f"{preset}.toml", f"preset {preset}").get("for_env_ids", [])
 
 
@@ -234,11 +210,7 @@ def from_dict(tables: Any, source: str) -> Config:
     return merge([from_tables(tables, source, of_run=True)])
 
 
-# --- layers from flags ----------------------------------------------------------------------------
-
-
 def plain(value: Any) -> str:
-    """A setting's value as a person would write it."""
     if isinstance(value, bool):
         return "on" if value else "off"
     if value is None or value in ((), {}):
@@ -269,12 +241,8 @@ def idle(
 
 def to_flags(config: Config) -> list[str]:
     """The flags that give this configuration on any host, independent of its presets and files."""
-    values = {}
-    for option in OPTIONS.values():
-        value = getattr(getattr(config, option.section), option.name)
-        default = {} if option.field.default is MISSING else option.field.default
-        if value != default or option.name == "workers":  # its default depends on the host's cores
-            values[option.name] = value
+    usual = flat(Config()) | {"workers": None}  # its default depends on the host's cores
+    values = {name: value for name, value in flat(config).items() if value != usual[name]}
     return ["--preset=none", *flags_of(values)]
 
 
@@ -298,10 +266,7 @@ def flags_of(values: dict[str, Any]) -> list[str]:
 def sources(
     namespace: argparse.Namespace, base: Layer | None = None
 ) -> tuple[list[tuple[str, Layer]], str | None]:
-    """The layers of parsed arguments by name, the weakest first, and the preset's name.
-
-    `base` is the configuration of a resumed run: file and flags override it, and no preset is used.
-    """
+    """The layers of parsed arguments by name, the weakest first, and the preset's name."""
     flags: Layer = {}
     for key, text in vars(namespace).items():
         if key.startswith("config."):
@@ -311,12 +276,10 @@ def sources(
     file_layer = read_file(namespace.config) if namespace.config else {}
     given = [(str(namespace.config), file_layer), ("flag", flags)]
     preset = namespace.preset
-    if base is not None:
+    if base is not None:  # of a resumed run, whose preset is in it
         if preset != "auto":
-            raise UserError(
-                f"--preset {preset}: a run that is resumed keeps its settings: "
-                "give single ones, or --config"
-            )
+            what = f"--preset {preset}: a run that is resumed keeps its settings"
+            raise UserError(f"{what}: give single ones, or --config")
         return [("run", base), *given], None
     if preset == "auto":
         env_id = merge([file_layer, flags]).env.env_id
@@ -330,12 +293,8 @@ def sources(
 
 def changes(before: Config, after: Config) -> list[str]:
     """The settings in which two configurations differ, as `name old -> new`."""
-    found = []
-    for option in OPTIONS.values():
-        old, new = (getattr(getattr(c, option.section), option.name) for c in (before, after))
-        if old != new:
-            found.append(f"{option.name} {shown(old)} -> {shown(new)}")
-    return found
+    new = flat(after)
+    return [f"{n} {shown(v)} -> {shown(new[n])}" for n, v in flat(before).items() if v != new[n]]
 
 
 def add_version(parser: argparse.ArgumentParser) -> None:
@@ -365,9 +324,8 @@ def make_parser(
     group = parser.add_argument_group("configuration: defaults < preset < file < flags")
     presets = f"auto (by environment), none, {', '.join(preset_names())}"
     group.add_argument("--preset", default="auto", metavar="NAME", help=presets)
-    group.add_argument(
-        "--config", type=parse_path, metavar="FILE", help="TOML file, or a run's config.json"
-    )
+    file = "TOML file, or a run's config.json"
+    group.add_argument("--config", type=parse_path, metavar="FILE", help=file)
     groups = {section: parser.add_argument_group(section) for section in SECTIONS}
     for option in OPTIONS.values():
         metadata = option.field.metadata
@@ -405,10 +363,7 @@ def parse_config(
     base: Layer | None = None,
     **layout: Any,
 ) -> tuple[Config, argparse.Namespace]:
-    """Parse a command line of settings and `extra` arguments; errors exit with code 2.
-
-    `base` is the configuration of a resumed run.
-    """
+    """Parse a command line of settings and `extra` arguments over `base`; errors exit with 2."""
     arguments = list(sys.argv[1:] if argv is None else argv)
     everything, preset = "--help-all" in arguments, None
     if everything or {"-h", "--help"} & set(arguments):  # the help shows the values of the preset

@@ -20,8 +20,6 @@ _TABLE = f"texts, finite numbers, booleans, lists and tables, at most {MAX_TABLE
 
 
 class Option(typing.NamedTuple):
-    """One setting: its section, name, type and allowed values."""
-
     section: str
     name: str
     kind: Any  # int, float, str, bool or dict; of a list, that of its items
@@ -42,19 +40,11 @@ class Option(typing.NamedTuple):
 
     @property
     def is_repeatable(self) -> bool:
-        """Whether the flag may be repeated, each adding to the list."""
         return self.is_list and self.kind in (str, dict)
 
     @property
     def is_time(self) -> bool:
-        """Whether its values are seconds, which may have a unit."""
         return self.name.endswith("_s")
-
-    @property
-    def limits(self) -> tuple[Any, Any, Any]:
-        """The lowest and the highest value, and the number that all values are above."""
-        limits = self.field.metadata
-        return limits["low"], limits["high"], limits["above"]
 
     @property
     def allowed(self) -> str:
@@ -64,10 +54,8 @@ class Option(typing.NamedTuple):
         if self.kind is bool:
             return "true or false"
         if self.is_own_code:
-            return (
-                "package.module:name, or a table (as a flag: a JSON object) with it as the name "
-                f"and arguments: {_TABLE}"
-            )
+            own = "package.module:name, or a table (as a flag: a JSON object) with it as the name"
+            return f"{own} and arguments: {_TABLE}"
         if self.kind is dict:
             return f"a table (as a flag: a JSON object) of {_TABLE}"
         words = {int: "a whole number", float: "a number", str: "a text"}[self.kind]
@@ -75,7 +63,7 @@ class Option(typing.NamedTuple):
             words = f"a list, each {words}"
         if self.is_time:
             words += " of seconds, or a time like 30m,"
-        low, high, above = self.limits
+        low, high, above = self.field.metadata["limits"]
         if above is not None:
             words += f" above {above}" + (f", at most {high}" if high is not None else "")
         elif low is not None:
@@ -106,7 +94,8 @@ def _all_options() -> dict[str, Option]:
 OPTIONS: dict[str, Option] = _all_options()
 
 
-# --- checking one value -------------------------------------------------------------------------
+def flat(config: Config) -> dict[str, Any]:
+    return {o.name: getattr(getattr(config, o.section), o.name) for o in OPTIONS.values()}
 
 
 def coerce(option: Option, value: Any, source: str) -> Any:
@@ -162,7 +151,7 @@ def _coerce_item(option: Option, value: Any) -> Any:
     if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):
         raise ValueError
     number = kind(value)
-    low, high, above = option.limits
+    low, high, above = option.field.metadata["limits"]
     in_range = (low is None or number >= low) and (high is None or number <= high)
     if not in_range or (above is not None and number <= above):
         raise ValueError
@@ -192,33 +181,25 @@ def parse_text(option: Option, text: Any) -> Any:
     return text
 
 
-# --- checks that involve several settings ---------------------------------------------------------
-
-
 def validate(config: Config) -> Config:
-    """Check settings against each other; returns `config` or raises UserError."""
     cluster, network = config.cluster, config.network.network
     _check_learning(config)
     check_minibatches(config, recurrent=network in networks() and networks()[network].recurrent)
     most = cluster.max_workers
     if most is not None and most < cluster.workers:
-        raise UserError(
-            f"max_workers {most} is below workers {cluster.workers}: give more, or fewer --workers"
-        )
+        fact = f"max_workers {most} is below workers {cluster.workers}"
+        raise UserError(f"{fact}: give more, or fewer --workers")
     silence_s, ps_timeout_s = cluster.heartbeat_timeout_s, cluster.ps_timeout_s
     if silence_s is not None and silence_s <= ps_timeout_s:
-        raise UserError(
-            f"heartbeat_timeout_s {silence_s:g} is not above ps_timeout_s {ps_timeout_s:g}: a "
-            "worker that waits for the ps would count as hung; give more, or a shorter --ps-timeout"
-        )
+        what = f"heartbeat_timeout_s {silence_s:g} is not above ps_timeout_s {ps_timeout_s:g}"
+        why = "a worker that waits for the ps would count as hung"
+        raise UserError(f"{what}: {why}; give more, or a shorter --ps-timeout")
     if not config.network.hidden_sizes and network in ("mlp", "mlp-lstm"):
         raise UserError("hidden_sizes is empty: give at least one layer, for example 64 64")
     shown = config.run.render_worker
     if shown is not None and shown >= cluster.addresses:
-        raise UserError(
-            f"render_worker {shown}: there is none, the last one is {cluster.addresses - 1}; give "
-            "another, or more --workers"
-        )
+        what = f"render_worker {shown}: there is none, the last one is {cluster.addresses - 1}"
+        raise UserError(f"{what}; give another, or more --workers")
     for name in ("push_winner", "stop_worker_games"):
         if getattr(config.run, name) and config.run.stop_at_return is None:
             raise UserError(f"{name} without a goal to reach: give --stop-at-return")
@@ -238,31 +219,23 @@ def _check_learning(config: Config) -> None:
         ("value_clip", learning.value_clip > 0),
     ):
         if is_given and not learning.ratio_limit:
-            raise UserError(
-                f"{name} {getattr(learning, name):g} without a ratio_limit, which bounds how far "
-                "the policy moves: give one, for example --ratio-limit 0.2"
-            )
+            what = f"{name} {getattr(learning, name):g} without a ratio_limit"
+            why = "which bounds how far the policy moves"
+            raise UserError(f"{what}, {why}: give one, for example --ratio-limit 0.2")
     if learning.kl_limit and learning.epochs == 1:
-        raise UserError(
-            f"kl_limit {learning.kl_limit:g} with one epoch, which it never shortens: give more, "
-            "for example --epochs 4 --ratio-limit 0.2"
-        )
+        what = f"kl_limit {learning.kl_limit:g} with one epoch, which it never shortens"
+        raise UserError(f"{what}: give more, for example --epochs 4 --ratio-limit 0.2")
+    gathered = f"samples_per_step {config.samples_per_step}"
     if learning.optimizer_statistics == "per-worker" and config.samples_per_step:
-        raise UserError(
-            f"optimizer_statistics per-worker with samples_per_step {config.samples_per_step}: "
-            "each push is a finished step of its worker; give --samples-per-step 0"
-        )
+        why = "each push is a finished step of its worker; give --samples-per-step 0"
+        raise UserError(f"optimizer_statistics per-worker with {gathered}: {why}")
     if learning.has_value_optimizer and config.samples_per_step:
-        raise UserError(
-            f"value_optimizer own with samples_per_step {config.samples_per_step}: the gradient of "
-            "each loss is a step of its own; give --samples-per-step 0"
-        )
+        why = "the gradient of each loss is a step of its own; give --samples-per-step 0"
+        raise UserError(f"value_optimizer own with {gathered}: {why}")
     for name, (start, end) in config.windows.items():
         if start >= end:
-            raise UserError(
-                f"{name}_start {start} is not below the end of the schedules, {end}: give less, or "
-                f"more --{name.replace('_', '-')}-steps"
-            )
+            what = f"{name}_start {start} is not below the end of the schedules, {end}"
+            raise UserError(f"{what}: give less, or more --{name.replace('_', '-')}-steps")
 
 
 def check_minibatches(config: Config, *, recurrent: bool) -> None:
@@ -273,17 +246,14 @@ def check_minibatches(config: Config, *, recurrent: bool) -> None:
     """
     minibatches, share = config.learning.minibatches or 1, config.share
     if recurrent and config.learning.return_steps is not None:
-        raise UserError(
-            f"return_steps {config.learning.return_steps}: samples of several rollouts are mixed, "
-            "so the network must have no memory; leave it out, or choose another --network"
-        )
+        what = f"return_steps {config.learning.return_steps}: samples of several rollouts are mixed"
+        remedy = "leave it out, or choose another --network"
+        raise UserError(f"{what}, so the network must have no memory; {remedy}")
     if recurrent and minibatches > share.envs:
-        raise UserError(
-            f"minibatches {minibatches} is more than envs_per_worker {share.envs}: each "
-            "minibatch of a network with a memory needs environments of its own"
-        )
+        why = "each minibatch of a network with a memory needs environments of its own"
+        what = f"minibatches {minibatches} is more than envs_per_worker {share.envs}"
+        raise UserError(f"{what}: {why}")
     if minibatches > share.samples:
-        raise UserError(
-            f"minibatches {minibatches} is more than a rollout has samples, {share.samples}: give "
-            "at most so many, or more --envs-per-worker or --rollout-length"
-        )
+        what = f"minibatches {minibatches} is more than a rollout has samples, {share.samples}"
+        remedy = "give at most so many, or more --envs-per-worker or --rollout-length"
+        raise UserError(f"{what}: {remedy}")

@@ -62,10 +62,7 @@ def _known(row: ast.expr) -> KnownNetwork:
 
 
 def import_module(name: str, subject: str) -> ModuleType:
-    """Import a module of the user's, also from the current folder, as with `python -m`.
-
-    Any error in the module becomes a UserError: one line that begins with `subject`.
-    """
+    """Import a module of the user's, also from the current folder; UserError if that fails."""
     if str(Path.cwd()) not in sys.path:
         sys.path.append(str(Path.cwd()))
     try:
@@ -96,10 +93,8 @@ def check_call(function: Callable[..., Any], subject: str, *names: str, **argume
             signature.bind(*names, **arguments)
         except TypeError as error:
             called = ", ".join([*names, *arguments]) or "nothing"
-            raise UserError(
-                f"{subject}: TypeError: {error}; mend it: it takes {signature} and is called with "
-                f"{called}"
-            ) from error
+            remedy = f"mend it: it takes {signature} and is called with {called}"
+            raise UserError(f"{subject}: TypeError: {error}; {remedy}") from error
 
 
 def kind_of(thing: object) -> str:
@@ -123,10 +118,8 @@ def _refusal(name: str, subject: str, error: BaseException) -> UserError:
 
 
 def check_source(name: str, subject: str) -> None:
-    """Raise UserError if a module can't be found or isn't valid Python, without running it.
-
-    Modules inside packages are checked only at import, because finding them would run the package.
-    """
+    """Raise UserError if a module can't be found or isn't valid Python, without running it."""
+    # Modules inside packages are checked only at import: finding them would run the package.
     top = name.partition(".")[0]
     try:
         found = importlib.machinery.PathFinder.find_spec(top, [*sys.path, str(Path.cwd())])

@@ -16,10 +16,7 @@ _CHUNK = 1 << 16
 
 
 class Channel:
-    """Two descriptors on which JSON objects come and go, one per line.
-
-    `on_other` gets each line that is not an object, such as the output of a login script.
-    """
+    """JSON objects on two descriptors, one per line; `on_other` gets lines that hold none."""
 
     def __init__(
         self, source: int, sink: int, on_other: Callable[[bytes], None] = lambda _: None
@@ -50,7 +47,7 @@ class Channel:
                 message = None
             if isinstance(message, dict):
                 yield message
-            else:
+            else:  # such as the output of a login script
                 self._on_other(line)
 
     def answer(self, timeout_s: float) -> dict[str, Any] | None:

@@ -1,11 +1,6 @@
-"""The local files about processes on other hosts, and how to end those processes later.
-
-Each file holds the last record of a process and the state of the connection. `a3c.hosts.near_end`
-writes it into the run directory.
-"""
+"""The files that `a3c.hosts.near_end` writes here, and how to end those processes later."""
 
 import json
-import time
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -15,8 +10,7 @@ from a3c.cluster.plan import Plan
 from a3c.errors import UserError
 from a3c.hosts.connection import Connection
 from a3c.process import console
-from a3c.process.atomic_file import write_atomically
-from a3c.process.process_records import ENDED_STATES, ProcessRecord, read_json
+from a3c.process.process_records import ENDED_STATES, ProcessRecord, read_json, write_atomically
 from a3c.run.rundir import RunDir, copied_from
 
 _TIMEOUT_S = 60.0
@@ -24,17 +18,9 @@ _TIMEOUT_S = 60.0
 
 @dataclass(frozen=True)
 class Elsewhere:
-    """A process on another host, as it was last seen.
-
-    `cut_off_at` (seconds since 1970) is when the connection was lost; None while connected.
-    """
-
     host: str
     record: ProcessRecord | None
-    cut_off_at: float | None
-
-    def cut_off_s(self) -> float | None:
-        return None if self.cut_off_at is None else max(0.0, time.time() - self.cut_off_at)
+    cut_off_at: float | None  # seconds since 1970; None while connected
 
 
 def path_of(run: RunDir, name: str) -> Path:
@@ -42,8 +28,7 @@ def path_of(run: RunDir, name: str) -> Path:
 
 
 def read(path: Path) -> Elsewhere | None:
-    found: Elsewhere | None = read_json(Elsewhere, path)
-    return found
+    return read_json(Elsewhere, path)
 
 
 def write(path: Path, seen: Elsewhere) -> None:
@@ -92,8 +77,7 @@ def end_left(run: RunDir, *, now: bool) -> list[str]:
                 if seen.host == host.name:
                     path.unlink(missing_ok=True)
     if troubles:
-        raise UserError(
-            f"{'; '.join(troubles)}: processes of {run.name} may be at work there still; "
-            f"give `{console.command('launch_cluster.py')} stop {run.name}` again later"
-        )
+        stop = f"`{console.command('launch_cluster.py')} stop {run.name}`"
+        what = f"{'; '.join(troubles)}: processes of {run.name} may be at work there still"
+        raise UserError(f"{what}; give {stop} again later")
     return ended

@@ -72,21 +72,17 @@ class Follower:
             time.sleep(TICK_S)
             if self._asked_at is not None and time.monotonic() - self._asked_at > LAST_RETRIES_S:
                 host = self._host.name
-                print_line(
-                    f"{host} can't be reached: {self._process.name} may be at work there still; "
-                    f"`{console.command('launch_cluster.py')} stop {self._run.name}` ends it "
-                    f"once {host} is back"
-                )
+                stop = f"`{console.command('launch_cluster.py')} stop {self._run.name}`"
+                what = f"{host} can't be reached: {self._process.name} may be at work there still"
+                print_line(f"{what}; {stop} ends it once {host} is back")
                 self._status = 128 + signal.SIGTERM
                 return
 
     def _connect(self) -> bool:
         """Follow over one connection until it ends; return whether the host answered."""
-        command = (self._host.python, "-m", "a3c.hosts.far_end")
-        link = Connection(
-            ssh_command(self._host, command, directory=self._host.directory),
-            on_other=lambda line: write_all(1, line + b"\n"),
-        )
+        argv = (self._host.python, "-m", "a3c.hosts.far_end")
+        command = ssh_command(self._host, argv, directory=self._host.directory)
+        link = Connection(command, on_other=lambda line: write_all(1, line + b"\n"))
         began = pinged = time.monotonic()
         answered = asked = False
         try:

@@ -73,13 +73,11 @@ def listen(ports: list[int], token: str) -> dict[int, str]:
     for port in ports:
         try:
             place = ("", port)
-            listeners.append(
-                socket.create_server(place, family=family, backlog=128, dualstack_ipv6=dual)
-            )
+            server = socket.create_server(place, family=family, backlog=128, dualstack_ipv6=dual)
+            listeners.append(server)
         except OSError as error:
-            busy[port] = (
-                "in use" if error.errno == errno.EADDRINUSE else os.strerror(error.errno or 0)
-            )
+            why = os.strerror(error.errno or 0)
+            busy[port] = "in use" if error.errno == errno.EADDRINUSE else why
     threading.Thread(target=_answer, args=(listeners, token.encode()), daemon=True).start()
     return busy
 

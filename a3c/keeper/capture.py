@@ -25,17 +25,14 @@ class Echo:
     """A copy of the output on a descriptor that may be slow, stopped or closed."""
 
     def __init__(self, fd: int) -> None:
-        """Open the file behind `fd` again: O_NONBLOCK would affect all users of a shared terminal.
-
-        A socket can't be opened again: small pieces are written to it when `select` allows that.
-        """
+        """Open the file behind `fd` again: O_NONBLOCK would affect all users of a terminal."""
         self._backlog = bytearray()
         self._broken = False
         self._at_once = _BACKLOG_BYTES
         flags = os.O_WRONLY | os.O_APPEND | os.O_NONBLOCK | os.O_NOCTTY
         try:
             self.fd = os.open(f"/proc/self/fd/{fd}", flags)
-        except OSError:
+        except OSError:  # a socket: small pieces are written to it when `select` allows that
             self.fd = os.dup(fd)
             self._at_once = _BLOCKING_WRITE_BYTES
 
@@ -94,10 +91,7 @@ def _clean(line: bytes) -> str:
 
 
 class Capture:
-    """The output of the process, copied to its log, to an echo and to a tail.
-
-    On a full disk output is lost; the log says how much as soon as it can be written again.
-    """
+    """The output of the process, copied to its log, to an echo and to a tail."""
 
     def __init__(self, path: Path, echo: Echo | None) -> None:
         self._path = path
@@ -119,7 +113,7 @@ class Capture:
         if self.echo is not None:
             self.echo.write(data)
         lost, rest = self._lost_bytes, data
-        if lost:
+        if lost:  # on a full disk
             rest = b"\nkeeper: %d bytes of output were lost here\n" % lost + data
         try:
             while rest:

@@ -35,20 +35,9 @@ from a3c.keeper.capture import Capture, Echo, Tail
 from a3c.keeper.restarts import Patience, judge
 from a3c.keeper.spawn import Child
 from a3c.keeper.spec import KeeperSpec, parse
-from a3c.process import heartbeat
+from a3c.process import heartbeat, process_records
 from a3c.process.environment import is_unwanted
-from a3c.process.process_records import (
-    Identity,
-    LastExit,
-    ProcessRecord,
-    identify,
-    keeper_lives,
-    now_text,
-    read_record,
-    resident_bytes,
-    this_host,
-    write_record,
-)
+from a3c.process.process_records import Identity, LastExit, ProcessRecord, keeper_lives, now_text
 
 _TICK_S = 0.25
 _RECORD_INTERVAL_S = 1.0
@@ -84,12 +73,10 @@ class Keeper:
         while (fd := os.open(os.devnull, os.O_RDWR)) <= 2:
             pass  # a standard stream was closed: no other file may get its number
         os.close(fd)
-        found = read_record(self._spec.record)
-        if found and found.host == this_host() and keeper_lives(found):
-            raise UserError(
-                f"{found.name} is kept already by pid {found.keeper.pid} ({self._spec.record}): "
-                "stop that run, or start this one in another directory"
-            )
+        found = process_records.read_record(self._spec.record)
+        if found and found.host == process_records.this_host() and keeper_lives(found):
+            what = f"{found.name} is kept already by pid {found.keeper.pid} ({self._spec.record})"
+            raise UserError(f"{what}: stop that run, or start this one in another directory")
         self._capture = _open_output(self._spec)
         if self._spec.network:
             namespaces.join(self._spec.network)
@@ -121,13 +108,13 @@ class Keeper:
             task=spec.task,
             address=spec.address,
             restarts=spec.restarts,
-            keeper=identify(os.getpid()) or Identity(os.getpid(), 0.0),
+            keeper=process_records.identify(os.getpid()) or Identity(os.getpid(), 0.0),
             log=str(Path(spec.log).absolute()),
             heartbeat=None if spec.heartbeat is None else str(spec.heartbeat.absolute()),
             argv=spec.argv,
         )
         try:
-            write_record(spec.record, self._record)
+            process_records.write_record(spec.record, self._record)
         except OSError as error:
             _raise_unless_full(error, spec.record)
 
@@ -190,8 +177,7 @@ class Keeper:
         spec = self._spec
         restarts = self._record.restarts + (self._record.last_exit is not None)
         self._capture.tail = Tail()
-        environment = {name: v for name, v in os.environ.items() if not is_unwanted(name)}
-        environment |= spec.environment
+        environment = {n: v for n, v in os.environ.items() if not is_unwanted(n)} | spec.environment
         if spec.heartbeat is not None:
             environment[heartbeat.VARIABLE] = str(spec.heartbeat.absolute())
         try:
@@ -207,7 +193,7 @@ class Keeper:
         self._guardian.watch(child.pid)
         again = f", restart {restarts}" if restarts else ""
         self._capture.note(f"{spec.name} runs as pid {child.pid}{again}")
-        seen = identify(child.pid)  # None if it has ended already
+        seen = process_records.identify(child.pid)  # None if it has ended already
         self._save(
             pid=child.pid,
             create_time=seen.create_time if seen else None,
@@ -277,7 +263,7 @@ class Keeper:
         self._change(**changes, output_tail=tail, updated_at=now_text())
         self._saved_at = time.monotonic()
         try:
-            write_record(self._spec.record, self._record)
+            process_records.write_record(self._spec.record, self._record)
             self._saved = self._record
         except OSError as error:
             if not self._save_failed:
@@ -293,7 +279,7 @@ class Keeper:
         if is_first:
             self._save(state="running")
         limit_s = spec.heartbeat_timeout_s if child.heartbeat.beat else spec.start_timeout_s
-        used_mb = resident_bytes(child.pid) / 1e6 if spec.max_memory_mb else 0.0
+        used_mb = process_records.resident_bytes(child.pid) / 1e6 if spec.max_memory_mb else 0.0
         if spec.heartbeat and 0 < limit_s <= child.heartbeat.silence_s:
             reason = "heartbeat" if child.heartbeat.beat else "start-timeout"
             why, grace_s = f"gave no heartbeat for {limit_s:g} s", min(spec.grace_s, _HUNG_GRACE_S)
@@ -316,9 +302,8 @@ def _open_output(spec: KeeperSpec) -> Capture:
                 if not part.exists():
                     part.mkdir(mode=0o700, exist_ok=True)
         except OSError as error:
-            raise UserError(
-                f"cannot make {directory}: {error.strerror}; give another directory"
-            ) from error
+            what = f"cannot make {directory}"
+            raise UserError(f"{what}: {error.strerror}; give another directory") from error
     capture = Capture(Path(spec.log), Echo(1) if spec.echo else None)
     try:
         capture.open_log()

@@ -28,8 +28,6 @@ Verdict = Literal["done", "retry", "crash", "failed"]  # how the end of a proces
 
 @dataclass(frozen=True)
 class Limits:
-    """How often and how quickly a keeper restarts a process."""
-
     max_restarts: int = 100
     max_crashes: int = 5
     first_delay_s: float = 0.5
@@ -38,8 +36,6 @@ class Limits:
 
 
 class Decision(NamedTuple):
-    """What to do after a process ended: restart it after `delay_s`, or give up."""
-
     again: bool
     delay_s: float
     first_of_row: bool  # the first failure since the process last worked

@@ -115,14 +115,10 @@ class Child:
         return is_due
 
     def collect(self) -> int | None:
-        """The exit code, -n for signal n; None while it runs.
-
-        The rest of its process group is killed before the child is reaped: until then no other
-        group can have its number.
-        """
+        """The exit code, -n for signal n; None while it runs."""
         if os.waitid(os.P_PID, self.pid, os.WEXITED | os.WNOHANG | os.WNOWAIT) is None:
             return None
-        signal_group(self.pid, signal.SIGKILL)
+        signal_group(self.pid, signal.SIGKILL)  # reaped later: no other group has its number yet
         return self._process.wait()
 
     def close(self) -> None:
@@ -187,12 +183,9 @@ def _prctl(option: int, value: int) -> None:
 
 def reap_adopted(known: set[int]) -> list[int]:
     """Reap adopted children that ended; returns the others, without the pids in `known`."""
-    try:
-        pids = [int(pid) for pid in _CHILDREN.read_text().split()]
-    except OSError:
-        return []
     alive = []
-    for pid in set(pids) - known:
+    children = _CHILDREN.read_text() if _CHILDREN.exists() else ""
+    for pid in set(map(int, children.split())) - known:
         with contextlib.suppress(ChildProcessError):
             if os.waitpid(pid, os.WNOHANG)[0] == 0:
                 alive.append(pid)

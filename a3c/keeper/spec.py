@@ -13,17 +13,14 @@ HERE = "here"  # the host of the launcher
 
 @dataclass(frozen=True)
 class Process:
-    """One process as it will be started. A time-out of 0 is off, and so is a memory limit of 0.
-
-    `environment` shows in the process list, so it must not hold secrets.
-    """
+    """One process as it will be started. A time-out of 0 is off, and so is a memory limit of 0."""
 
     name: str
     role: str
     task: int
     address: str
     argv: tuple[str, ...]
-    environment: dict[str, str]  # added to the launcher's environment
+    environment: dict[str, str]  # added to the launcher's; the process list shows it: no secrets
     log: str  # gets stdout and stderr
     heartbeat_timeout_s: float = 120.0
     start_timeout_s: float = 300.0  # imports take seconds, on a busy machine minutes
@@ -40,20 +37,13 @@ class Process:
 
 @dataclass(frozen=True, kw_only=True)
 class KeeperSpec(Process):
-    """What a keeper supervises. With `echo`, the keeper's own stdout gets the output too.
-
-    Without `heartbeat` the keeper doesn't check for silence. `network` is the file that lists the
-    members of the run's private network. `restarts` counts restarts under earlier keepers. The
-    keeper ends when its parent, with the pid `parent`, ends.
-    """
-
     record: Path
-    heartbeat: Path | None = None
-    network: Path | None = None
+    heartbeat: Path | None = None  # without it the keeper doesn't check for silence
+    network: Path | None = None  # the file that lists the members of the run's private network
     limits: Limits = field(default_factory=Limits)
-    restarts: int = 0
-    echo: bool = False
-    parent: int | None = None
+    restarts: int = 0  # under earlier keepers
+    echo: bool = False  # the keeper's own stdout gets the output too
+    parent: int | None = None  # the pid with whose end the keeper ends
 
 
 def command(spec: KeeperSpec, python: str = sys.executable) -> list[str]:
@@ -62,5 +52,4 @@ def command(spec: KeeperSpec, python: str = sys.executable) -> list[str]:
 
 
 def parse(text: str) -> KeeperSpec:
-    spec: KeeperSpec = from_json(KeeperSpec, json.loads(text))
-    return spec
+    return from_json(KeeperSpec, json.loads(text))

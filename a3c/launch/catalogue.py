@@ -5,10 +5,10 @@ import csv
 import fnmatch
 import statistics
 from collections.abc import Sequence
-from typing import Any
 
 from a3c.config import command_line
-from a3c.config.command_line import OPTIONS, Layer
+from a3c.config.command_line import Layer
+from a3c.config.options import OPTIONS, flat
 from a3c.errors import UserError
 from a3c.process.console import count, table
 from a3c.run.rundir import REPOSITORY
@@ -24,15 +24,9 @@ def presets(arguments: argparse.Namespace) -> None:
     rows = [("preset", "environment", "goal", f"measured with {MEASURED_WITH} workers")]
     for name in command_line.preset_names():
         config = command_line.merge([command_line.read_preset(name)])
-        goal = config.run.stop_at_return
-        rows.append(
-            (
-                name,
-                ", ".join(command_line.patterns(name)) or config.env.env_id,
-                "-" if goal is None else f"{goal:g}",
-                _measured(name),
-            )
-        )
+        games = ", ".join(command_line.patterns(name)) or config.env.env_id
+        mark = config.run.stop_at_return
+        rows.append((name, games, "-" if mark is None else f"{mark:g}", _measured(name)))
     print("\n".join(table(rows)))
 
 
@@ -90,23 +84,21 @@ def _measured_games(preset: str) -> str:
 
 def _cost(runs: Sequence[dict[str, str]]) -> str:
     """The median env steps and seconds of runs, and the commit of the last one."""
-    steps, wall_s = (
-        statistics.median(float(row[key]) for row in runs) for key in ("env_steps", "wall_s")
-    )
+    steps = statistics.median(float(row["env_steps"]) for row in runs)
+    wall_s = statistics.median(float(row["wall_s"]) for row in runs)
     return f"{steps:,.0f} env steps in {wall_s:,.0f} s (commit {runs[-1]['commit'][:7]})"
 
 
 def _rows(name: str) -> list[dict[str, str]]:
-    """The rows of a file of results; its comments are left out."""
     with (RESULTS / name).open(newline="") as file:
         return list(csv.DictReader(line for line in file if not line.startswith("#")))
 
 
 def _print_settings(layers: Sequence[tuple[str, Layer]]) -> None:
-    whole = command_line.merge([layer for _, layer in layers])
+    values = flat(command_line.merge([layer for _, layer in layers]))
     rows: list[tuple[str, ...]] = [("setting", "value", "from")]
     for option in OPTIONS.values():
-        value: Any = getattr(getattr(whole, option.section), option.name)
         setting = [name for name, layer in layers if option.name in layer.get(option.section, {})]
-        rows.append((option.flag, command_line.plain(value), setting[-1] if setting else "default"))
+        value = command_line.plain(values[option.name])
+        rows.append((option.flag, value, setting[-1] if setting else "default"))
     print("\n".join(table(rows)))

@@ -10,7 +10,7 @@ import re
 import shlex
 from collections.abc import Iterable, Sequence
 
-from a3c.config import command_line
+from a3c.config import command_line, options
 from a3c.errors import UserError
 from a3c.process import process_records
 from a3c.run import rundir
@@ -73,7 +73,7 @@ def candidates(
 
 def values(action: argparse.Action, words: Sequence[str]) -> list[str]:
     """The values that an argument takes; empty if it takes any text, or a file name."""
-    option = command_line.OPTIONS.get(action.dest.removeprefix("config."))
+    option = options.OPTIONS.get(action.dest.removeprefix("config."))
     if option is not None:
         return env_ids() if option.name == "env_id" else list(option.choices)
     if action.choices is not None:

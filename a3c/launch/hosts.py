@@ -194,10 +194,8 @@ def _row(answer: Answer, ours: dict[str, str] | None) -> tuple[str, ...]:
     facts, host = answer.facts, answer.host
     workers = [p for p in answer.processes if p.role == "worker"]
     takes = [p.name for p in answer.processes if p.role == "ps"]
-    if len(workers) > 1:
-        takes.append(f"{workers[0].name} to {workers[-1].task}")
-    else:
-        takes += [p.name for p in workers]
+    names = [p.name for p in workers]
+    takes += [f"{names[0]} to {workers[-1].task}"] if names[1:] else names
     head = (host.name, host.address, ", ".join(takes) or "-")
     if not facts:
         return (*head, "-" if host.is_here else "fails", *["?"] * (len(_COLUMNS) - 4))
@@ -238,10 +236,8 @@ def faults(answer: Answer, here: Answer) -> Iterator[str]:
     for port, why in facts["busy"].items():
         yield f"{name}: port {port} is {why}: end what is there, or give another --base-port"
     for whom, why in answer.unreached.items():
-        yield (
-            f"{name} doesn't reach {whom} ({why}): look at the address in the host file, "
-            "and at firewalls on the way"
-        )
+        what = f"{name} doesn't reach {whom} ({why})"
+        yield f"{what}: look at the address in the host file, and at firewalls on the way"
 
 
 def warnings(answers: Sequence[Answer], config: Config) -> Iterator[str]:
@@ -249,11 +245,9 @@ def warnings(answers: Sequence[Answer], config: Config) -> Iterator[str]:
     places = [f"{address} ({a.host.name})" for a in answers for address in sorted(a.also_at)]
     if places:
         more = f" and {len(places) - _PLACES} more" if places[_PLACES:] else ""
-        yield (
-            f"the ports of this run answer at {', '.join(places[:_PLACES])}{more} as well: "
-            "whoever reaches them can run code there, so close them by a firewall, as in "
-            "docs/multi-host.md"
-        )
+        what = f"the ports of this run answer at {', '.join(places[:_PLACES])}{more} as well"
+        remedy = "close them by a firewall, as in docs/multi-host.md"
+        yield f"{what}: whoever reaches them can run code there, so {remedy}"
     for answer in answers:
         if answer.facts and not answer.host.is_here:
             available_mb = answer.facts["memory_mb"] or math.inf  # 0 if it is unknown

@@ -62,9 +62,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def keep(arguments: Sequence[str], prog: str, check: Callable[[EnvConfig], object]) -> int:
     """Supervise the selected processes until they end; `check` refuses a bad environment."""
-    config, chosen = command_line.parse_config(
-        arguments, prog, __doc__.split("\n")[0], add_arguments
-    )
+    about = __doc__.split("\n")[0]
+    config, chosen = command_line.parse_config(arguments, prog, about, add_arguments)
     if chosen.json and not chosen.dry_run:
         raise UserError("--json is for --dry-run: give that too")
     config, planned, names = make_plan(config, chosen)
@@ -166,10 +165,7 @@ def _keep(mine: list[Process], planned: Plan, config: Config, chosen: argparse.N
 
 
 class PartSupervisor(Supervisor):
-    """Supervises the processes of this host, until all of them have exited.
-
-    A ps or worker that is still running `AFTER_CHIEF_S` after the end of the chief is ended.
-    """
+    """Supervises the processes of this host until all of them have exited."""
 
     def __init__(self, mine: Sequence[Process], run: RunDir, interruption: Interruption) -> None:
         self._since = now_text()
@@ -209,27 +205,19 @@ def compose_file(config: Config, run_name: str, chosen: argparse.Namespace) -> s
     port = config.cluster.base_port or BASE_PORT
     ps, workers = f"ps-{{}}:{port}", f"worker-{{}}:{port}"
     cluster = which_task.from_hosts(ps, workers, config.cluster)
-    planned = planning.make(
-        config,
-        RunDir(Path("/runs") / run_name),
-        cluster,
-        evaluator=bool(chosen.evaluator),
-        board=(planning.LOOPBACK, BOARD_PORT) if chosen.tensorboard else None,
-    )
-    entrypoint = _yaml(  # compose appends the name of the process
-        [
-            *("python", "/a3c/launch_cluster.py", "keep", *command_line.to_flags(config)),
-            *("--ps-hosts", ",".join(cluster.ps), "--worker-hosts", ",".join(cluster.workers)),
-            *("--board-host", "0.0.0.0"),  # noqa: S104  the network is private
-            *("--run-dir", planned.run_dir),
-        ]
-    )
+    run, evaluator = RunDir(Path("/runs") / run_name), bool(chosen.evaluator)
+    board = (planning.LOOPBACK, BOARD_PORT) if chosen.tensorboard else None
+    planned = planning.make(config, run, cluster, evaluator=evaluator, board=board)
+    # Compose appends the name of the process. The board's network is private.
+    words = ["python", "/a3c/launch_cluster.py", "keep", *command_line.to_flags(config)]
+    words += ["--ps-hosts", ",".join(cluster.ps), "--worker-hosts", ",".join(cluster.workers)]
+    words += ["--board-host", "0.0.0.0", "--run-dir", planned.run_dir]  # noqa: S104
     later = (_service(process, "profiles: [later]") for process in planned.reserved)
     services = "\n".join([*map(_service, planned.processes), *later])
     text = COMPOSE_FILE.read_text()
     for pattern, mine in (
         (r"\A.*?(?=\nx-process)", "# Written by `launch_cluster.py --mode compose`.\n"),
-        (r"(?<=\n  entrypoint: )>-\n.*?(?=\n\n)", entrypoint),
+        (r"(?<=\n  entrypoint: )>-\n.*?(?=\n\n)", _yaml(words)),
         (r"(?<=\nservices:\n).*?(?=\n\nnetworks:)", services),
     ):
         text = re.sub(pattern, mine.replace("\\", r"\\"), text, count=1, flags=re.DOTALL)
@@ -237,10 +225,8 @@ def compose_file(config: Config, run_name: str, chosen: argparse.Namespace) -> s
 
 
 def _yaml(value: object) -> str:
-    """A value for compose, in one line of ASCII.
-
-    YAML would read JSON's escape of a character beyond the BMP as two invalid characters.
-    """
+    """A value for compose, in one line of ASCII."""
+    # YAML would read JSON's escape of a character beyond the BMP as two invalid characters.
     text = json.dumps(value, ensure_ascii=False).replace("$", "$$")
     return "".join(c if " " <= c <= "~" else f"\\U{ord(c):08x}" for c in text)
 

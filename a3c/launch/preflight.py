@@ -20,7 +20,7 @@ from a3c.play.window import missing_display
 from a3c.process import process_records
 from a3c.process.console import command, count
 from a3c.process.environment import code_environment, process_environment
-from a3c.run.rundir import REPOSITORY, RunDir, copied_from, refusing, room
+from a3c.run.rundir import REPOSITORY, Room, RunDir, copied_from, refusing, room
 
 if TYPE_CHECKING:
     from gymnasium.spaces import Space
@@ -39,8 +39,7 @@ _NAMESPACE_TIMEOUT_S = 20.0
 class Facts(NamedTuple):
     cores: int
     available_mb: float
-    free_disk_mb: float
-    free_files: int | None = None  # None if the file system has no limit
+    disk: Room
     no_display: str | None = None  # why no window can be opened; None if one can
 
 
@@ -48,30 +47,25 @@ def look(path: Path) -> Facts:
     """This machine's resources for a run in the directory `path`, which need not exist yet."""
     import psutil
 
-    left = room(next(parent for parent in (path, *path.parents) if parent.exists()))
     return Facts(
         cores=len(os.sched_getaffinity(0)),
         available_mb=psutil.virtual_memory().available / 1e6,
-        free_disk_mb=left.free_mb,
-        free_files=left.free_files,
+        disk=room(next(parent for parent in (path, *path.parents) if parent.exists())),
         no_display=missing_display(),
     )
 
 
 def warnings(plan: Plan, config: Config, facts: Facts) -> list[str]:
     """One line for each shortage; UserError if the disk has no room for a checkpoint."""
-    if facts.free_disk_mb < CHECKPOINT_MB or facts.free_files == 0:
-        raise UserError(
-            f"--run-dir {plan.run_dir}: its disk has {facts.free_disk_mb:,.1f} MB left, and one "
-            f"checkpoint takes {CHECKPOINT_MB:g} or more: make room, or give a directory on another"
-        )
+    if facts.disk.free_mb < CHECKPOINT_MB or facts.disk.free_files == 0:
+        left = f"--run-dir {plan.run_dir}: its disk has {facts.disk.free_mb:,.1f} MB left"
+        need = f"one checkpoint takes {CHECKPOINT_MB:g} or more"
+        raise UserError(f"{left}, and {need}: make room, or give a directory on another")
     here = [process for process in plan.processes if process.is_here]
     lines = list(shortages(here, config, facts.cores, facts.available_mb, "fewer --workers"))
-    if facts.free_disk_mb < LOW_DISK_MB:
-        lines.append(
-            f"the disk of {plan.run_dir} has {facts.free_disk_mb:,.0f} MB left: "
-            "checkpoints and metrics of a long run may not fit"
-        )
+    if facts.disk.free_mb < LOW_DISK_MB:
+        left = f"the disk of {plan.run_dir} has {facts.disk.free_mb:,.0f} MB left"
+        lines.append(f"{left}: checkpoints and metrics of a long run may not fit")
     run = config.run
     flag = "--render" if run.render else "--render-worker"
     if (run.render or run.render_worker is not None) and facts.no_display is not None:
@@ -88,16 +82,13 @@ def shortages(
     if workers * threads > cores:
         each = f" x {threads} threads" if threads > 1 else ""
         share = "shares" if workers == 1 else "share"
-        yield (
-            f"{count(workers, 'worker')}{each} {share} {count(cores, 'core')}: "
-            "more of them than cores make a run no faster"
-        )
+        what = f"{count(workers, 'worker')}{each} {share} {count(cores, 'core')}"
+        yield f"{what}: more of them than cores make a run no faster"
     need_mb = sum(PROCESS_MB[process.role] for process in processes)
     if need_mb > available_mb:
-        yield (
-            f"{count(len(processes), 'process', 'processes')} need some {need_mb / 1000:,.1f} GB "
-            f"of memory and {available_mb / 1000:.1f} GB are available: give {remedy}"
-        )
+        who, left = count(len(processes), "process", "processes"), f"{available_mb / 1000:.1f} GB"
+        need = f"{who} need some {need_mb / 1000:,.1f} GB of memory"
+        yield f"{need} and {left} are available: give {remedy}"
 
 
 def check_left_over(run: RunDir) -> None:
@@ -124,36 +115,30 @@ def decide_isolation(wanted: str, *, across_hosts: bool) -> tuple[bool, str | No
     if wanted == "off":
         return False, f"not isolated, as --isolation off asks for: {danger} here"
     # In a child process: this one may have threads, and Linux refuses it a user namespace then.
-    probe = [sys.executable, "-m", "a3c.keeper.namespaces"]
     try:
-        done = subprocess.run(
-            probe,
+        subprocess.run(
+            [sys.executable, "-m", "a3c.keeper.namespaces"],
             capture_output=True,
             text=True,
             timeout=_NAMESPACE_TIMEOUT_S,
             env=code_environment(),
-            check=False,
+            check=True,
         )
+        return True, None
+    except subprocess.CalledProcessError as error:
+        said = error.stdout.strip() or error.stderr.strip() or "no reason given"
+        reason = said.splitlines()[-1]
     except (OSError, subprocess.SubprocessError) as error:
         reason = str(error)
-    else:
-        if done.returncode == 0:
-            return True, None
-        said = done.stdout.strip() or done.stderr.strip() or "no reason given"
-        reason = said.splitlines()[-1]
     if wanted == "on":
-        raise UserError(
-            f"--isolation on: this machine gives us no network of our own ({reason}): "
-            "allow user namespaces, or give --isolation off where every user and host is trusted"
-        )
+        what = f"--isolation on: this machine gives us no network of our own ({reason})"
+        trust = "give --isolation off where every user and host is trusted"
+        raise UserError(f"{what}: allow user namespaces, or {trust}")
     return False, f"not isolated, as this machine forbids it ({reason}): {danger} here"
 
 
 def check_network(config: Config, space: Space[Any]) -> None:
-    """Raise UserError if the network can't take these observations, or the user's own one fails.
-
-    The user's own one, and the weights of `--start-from`, are tried in a separate process.
-    """
+    """Raise UserError if the network can't take these observations, or the user's own one fails."""
     place = config.network.network
     module, colon, _ = place.partition(":")
     if not colon:
@@ -168,6 +153,7 @@ def check_network(config: Config, space: Space[Any]) -> None:
             return
     else:
         own_code.check_source(module, f"network {place}")
+    # The user's own one, and the weights of `--start-from`, are tried in a separate process.
     script = str(REPOSITORY / "model.py")
     try:
         done = subprocess.run(
@@ -181,16 +167,14 @@ def check_network(config: Config, space: Space[Any]) -> None:
             check=False,
         )
     except subprocess.TimeoutExpired:
-        raise UserError(
-            f"network {place}: trying it took more than {NETWORK_TIMEOUT_S:g} s: mend it"
-        ) from None
+        what = f"network {place}: trying it took more than {NETWORK_TIMEOUT_S:g} s"
+        raise UserError(f"{what}: mend it") from None
     said = done.stderr.strip().splitlines() or ["it said nothing"]
     line = said[-1].removeprefix("model.py: ")
     if done.returncode == EXIT_USAGE:
         raise UserError(line)
     if done.returncode != EXIT_OK:
-        raise UserError(
-            f"network {place}: trying it ended with {done.returncode} ({line}): mend it"
-        )
+        what = f"network {place}: trying it ended with {done.returncode} ({line})"
+        raise UserError(f"{what}: mend it")
     if config.run.start_from is not None:
         log.info("%s", done.stdout.strip().splitlines()[-1])

@@ -42,12 +42,10 @@ def opening(run: RunDir, config: Config, preset: str | None, plan: Plan) -> str:
     """The lines at the start: the task, the cluster, the directories, the URL of TensorBoard."""
     cluster, mark = config.cluster, config.run.stop_at_return
     goal = "" if mark is None else f", goal {mark:g}"
-    lines = [
-        f"training {config.env.env_id}: {cluster.ps} ps, {count(cluster.workers, 'worker')}, "
-        f"{f'preset {preset}' if preset else 'no preset'}{goal}",
-        sharing(config),
-        f"run directory {from_here(run.path)}",
-    ]
+    crew = f"{cluster.ps} ps, {count(cluster.workers, 'worker')}"
+    source = f"preset {preset}" if preset else "no preset"
+    lines = [f"training {config.env.env_id}: {crew}, {source}{goal}", sharing(config)]
+    lines.append(f"run directory {from_here(run.path)}")
     lines += [
         f"  on {host.name:10} {directory_of(host, run.label)} (logs and metrics, copied to here)"
         for host in plan.hosts
@@ -70,10 +68,7 @@ def sharing(config: Config) -> str:
 def supervise(
     plan: Plan, keepers: Keepers, run: RunDir, config: Config, interruption: Interruption
 ) -> int:
-    """Supervise and show a run, evaluate it, write its summary, and return its exit code.
-
-    The caller has entered `interruption`.
-    """
+    """Supervise and show a run, evaluate it, write its summary, and return its exit code."""
     terminals = [stream for stream in (sys.stdout, sys.stderr) if stream.isatty()]
     with showing(run) as poll:
         outcome = Supervisor(plan, keepers, run, interruption, on_poll=poll).run()
@@ -212,13 +207,12 @@ def summarise(
     evaluation: dict[str, Any] | None,
     goal: float | None = None,
 ) -> dict[str, Any]:
-    """Write `summary.json` and return its content.
-
-    A run is solved if the newest checkpoint's weights reached the goal in a separate evaluation.
-    """
+    """Write `summary.json` and return its content."""
     path, manifest = newest if newest else (None, None)
     step, wall_s = (manifest.step, manifest.wall_s) if manifest else (0, 0.0)
-    before = _before(run)
+    before = process_records.read_json(dict, run.summary_before) or {}
+    is_whole = before.get("state") == "done" and type(before.get("env_steps")) is int
+    before = {"goal": None, **before} if is_whole else {}  # else the run had not ended by itself
     if before and state != "done" and manifest and step == before["env_steps"]:
         with contextlib.suppress(OSError):
             rundir.write_json(run.summary, before)  # nothing was learned since
@@ -255,13 +249,6 @@ def summarise(
     return summary
 
 
-def _before(run: RunDir) -> dict[str, Any] | None:
-    """The summary from before a resume; None unless the run had ended by itself then."""
-    before = process_records.read_json(dict, run.summary_before) or {}
-    is_whole = before.get("state") == "done" and type(before.get("env_steps")) is int
-    return {"goal": None, **before} if is_whole else None
-
-
 # What a resumed run needs so that it doesn't end again at once, by the reason of its end.
 _MORE = {
     "max_env_steps": " --max-env-steps +N",
@@ -271,10 +258,22 @@ _MORE = {
 
 
 def closing(run: RunDir, summary: dict[str, Any], pictures: list[str]) -> str:
-    goal = summary["goal"]
+    goal, rows = summary["goal"], []
     more = _MORE.get(summary.get("reason") or "", "")
     here, events = (shlex.quote(from_here(path)) for path in (run.path, run.path / "events"))
-    rows = [("curve", from_here(Path(picture))) for picture in pictures]
+    if summary["mean_return_100"] is not None:
+        mean = beside(summary["mean_return_100"], goal)
+        rows.append(("mean return", f"{mean} (last 100 games in training)"))
+    if summary.get("lost_env_steps"):
+        rows.append(("lost", f"{count(summary['lost_env_steps'], 'env step')}: in no checkpoint"))
+    if evaluation := summary["evaluation"]:
+        names = ("episodes", "mean", "median", "stderr", "min", "max")
+        values = [evaluation[name] for name in names]  # one game has no standard error
+        cells = ["-" if value is None else beside(value, None) for value in values]
+        cells[:2] = [f"{evaluation['episodes']:g}", beside(evaluation["mean"], goal)]
+        rows.append(("evaluation", "".join(f"{name:>10}" for name in names)))
+        rows.append(("", "".join(f"{cell:>10}" for cell in cells)))
+    rows += [("curve", from_here(Path(picture))) for picture in pictures]
     if summary.get("reason") and not summary["solved"]:
         rows.append(("ended by", "--" + summary["reason"].replace("_", "-")))
     if kept := summary["best"]:
@@ -294,22 +293,6 @@ def closing(run: RunDir, summary: dict[str, Any], pictures: list[str]) -> str:
         ]
     rows.append(("look closer", f"{command('tensorboard')} --logdir {events}"))
     word = "solved" if summary["solved"] else summary["state"]
-    lines = [
-        "",
-        f"{word}: {summary['env_steps']:,} env steps in {summary['wall_s']:,.0f} s, "
-        f"{summary['env_steps_per_s']:,.0f} env steps/s",
-    ]
-    if summary["mean_return_100"] is not None:
-        mean = beside(summary["mean_return_100"], goal)
-        lines.append(f"  mean return  {mean} (last 100 games in training)")
-    if summary.get("lost_env_steps"):
-        lost = count(summary["lost_env_steps"], "env step")
-        lines.append(f"  lost         {lost}: in no checkpoint")
-    if evaluation := summary["evaluation"]:
-        names = ("episodes", "mean", "median", "stderr", "min", "max")
-        values = [evaluation[name] for name in names]  # one game has no standard error
-        cells = ["-" if value is None else beside(value, None) for value in values]
-        cells[:2] = [f"{evaluation['episodes']:g}", beside(evaluation["mean"], goal)]
-        lines.append("  evaluation   " + "".join(f"{name:>10}" for name in names))
-        lines.append("               " + "".join(f"{cell:>10}" for cell in cells))
-    return "\n".join([*lines, *(f"  {label:<13}{text}" for label, text in rows)])
+    done = f"{word}: {summary['env_steps']:,} env steps in {summary['wall_s']:,.0f} s"
+    head = f"\n{done}, {summary['env_steps_per_s']:,.0f} env steps/s"
+    return "\n".join([head, *(f"  {label:<13}{text}" for label, text in rows)])

@@ -5,8 +5,6 @@ process sees only their records. The process of a killed keeper dies with it, an
 restarted under the same limits as a process that crashes.
 """
 
-from __future__ import annotations
-
 import contextlib
 import logging
 import math
@@ -16,7 +14,7 @@ import subprocess
 import time
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
-from pathlib import Path
+from typing import Self
 
 from a3c.cluster import plan as planning
 from a3c.cluster.plan import Plan
@@ -70,7 +68,7 @@ class Interruption:
         self._came_at = -math.inf
         self.script: subprocess.Popen[str] | None = None
 
-    def __enter__(self) -> Interruption:
+    def __enter__(self) -> Self:
         numbers = not_ignored(signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
         self._previous = {number: signal.signal(number, self._on_signal) for number in numbers}
         return self
@@ -159,14 +157,14 @@ class RecordedKeepers:
         state, record = self._look(name)
         if state in ("done", "stopped"):
             return EXIT_OK
-        if state not in ("failed", process_records.DEAD):
+        if state not in ("failed", "dead"):
             return None
         last = record.last_exit if record and state == "failed" else None
         return (last and last.code) or EXIT_FATAL
 
     def is_killed(self, name: str) -> bool:
         state, record = self._look(name)
-        return record is not None and state == process_records.DEAD
+        return record is not None and state == "dead"
 
     def _look(self, name: str) -> tuple[str, ProcessRecord | None]:
         """State and record of a process; "starting" until its newest keeper has written it."""
@@ -175,7 +173,7 @@ class RecordedKeepers:
         if record is not None and record.keeper != old:
             return process_records.live_state(record), record
         is_late = time.monotonic() - since > FIRST_RECORD_S
-        return process_records.DEAD if is_late else "starting", record
+        return "dead" if is_late else "starting", record
 
     def start_again(self, process: Process, restarts: int) -> None:
         record = process_records.read_record(self._run.record(process.name))
@@ -201,10 +199,7 @@ class _Kept:
 
 
 class Supervisor:
-    """Restarts killed keepers, waits for a run to end, and ends its remaining processes in order.
-
-    `is_over`: the run is ending, and no keeper is restarted from now on.
-    """
+    """Restarts killed keepers, waits for a run to end, and ends what is left in order."""
 
     def __init__(
         self,
@@ -215,17 +210,15 @@ class Supervisor:
         *,
         on_poll: Callable[[], None] = lambda: None,
     ) -> None:
-        self._keepers = keepers
-        self._run = run
-        self._interruption = interruption
-        self._on_poll = on_poll
+        self._keepers, self._run = keepers, run
+        self._interruption, self._on_poll = interruption, on_poll
         self._kept = {process.name: _Kept(process) for process in plan.processes}
         self._servers = [p.name for p in plan.of_role("ps")]
-        self.is_over = False
+        self.is_over = False  # then no keeper is restarted any more
         self._asked: set[tuple[str, bool]] = set()  # the keepers that were asked to end, and `now`
         self._polled_at = -math.inf
         self._has_config = run.config.exists()  # not where others have the run's files
-        for path in requests(run).glob("*"):  # from an earlier session
+        for path in run.wanted.glob("*"):  # from an earlier session
             path.unlink(missing_ok=True)
 
     def run(self) -> Outcome:
@@ -334,7 +327,7 @@ class Supervisor:
                 kept.due_at, kept.started_at = None, now
                 record = process_records.read_record(self._run.record(name))
                 self._keepers.start_again(kept.process, record.restarts + 1 if record else 1)
-        for path in sorted(requests(self._run).glob("worker-*")):
+        for path in sorted(self._run.wanted.glob("worker-*")):
             path.unlink(missing_ok=True)
             for process in Plan.load(self._run).of_role("worker"):
                 if process.name == path.name:
@@ -347,8 +340,3 @@ class Supervisor:
             if self._has_config and not self._run.config.exists():
                 self._has_config = False
                 log.warning("%s is gone: nothing can be saved; end this run", self._run.config)
-
-
-def requests(run: RunDir) -> Path:
-    """The directory with an empty file for each worker that `add` asks the launcher to start."""
-    return run.path / "wanted"

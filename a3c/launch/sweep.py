@@ -26,8 +26,7 @@ from typing import Any
 
 from a3c.cluster.which_task import expand_ranges
 from a3c.config import Config, command_line
-from a3c.config.command_line import OPTIONS
-from a3c.config.options import coerce, shown
+from a3c.config.options import OPTIONS, coerce, flat, shown
 from a3c.errors import EXIT_FATAL, EXIT_OK, EXIT_USAGE, UserError
 from a3c.play import locate
 from a3c.process.console import count, from_here, program, table
@@ -47,7 +46,6 @@ KEYS: dict[str, tuple[type, range | None, str]] = {  # with what is allowed, and
     "fixed": (dict, None, "a table of settings, for example seed = 1"),
     "vary": (dict, None, "a table of settings, for example seed = [1, 2, 3]"),
 }
-RANGE = ("low", "high", "log")
 RESULTS = ("solved", "env_steps", "wall_s", "mean_return")
 Values = dict[str, Any]
 
@@ -105,11 +103,9 @@ def read(path: Path) -> Sweep:
         kind, limits, allowed = KEYS[key]
         if type(value) is not kind or (limits and value not in limits):
             raise UserError(f"{source}: {key} = {shown(value)} is refused: give {allowed}")
-    preset, optuna = tables.get("preset", "auto"), tables.get("optuna", False)
-    trials, seed = tables.get("trials", 1), tables.get("draw_seed", 1)
-    if preset not in ("auto", "none"):
-        command_line.read_preset(preset)
-    fixed, vary = tables.get("fixed", {}), tables.get("vary", {})
+    if tables.get("preset", "auto") not in ("auto", "none"):
+        command_line.read_preset(tables["preset"])
+    fixed, vary = tables.pop("fixed", {}), tables.pop("vary", {})
     if not vary:
         raise UserError(f"{source}: give a table [vary] of settings, for example seed = [1, 2, 3]")
     unknown = [name for name in (*fixed, *vary) if name not in OPTIONS]
@@ -121,9 +117,9 @@ def read(path: Path) -> Sweep:
     lists = {n: v for n, v in vary.items() if isinstance(v, list) and v}
     lists = {name: [_checked(name, one, source) for one in many] for name, many in lists.items()}
     ranges = {name: _range(name, vary[name], source) for name in vary if name not in lists}
-    if optuna and (name := next((n for n in lists if OPTIONS[n].is_list), None)):
+    if tables.get("optuna") and (name := next((n for n in lists if OPTIONS[n].is_list), None)):
         raise UserError(f"{source}: optuna can't choose {name}, a list itself: put it in [fixed]")
-    return Sweep(preset, trials, seed, optuna, fixed, lists, ranges)
+    return Sweep(**tables, fixed=fixed, lists=lists, ranges=ranges)
 
 
 def _checked(name: str, value: Any, source: str) -> Any:
@@ -132,7 +128,7 @@ def _checked(name: str, value: Any, source: str) -> Any:
 
 def _range(name: str, value: Any, source: str) -> Values:
     refused = f"{source}: {name} = {shown(value)} is refused: give"
-    is_range = isinstance(value, dict) and {"low", "high"} <= set(value) <= set(RANGE)
+    is_range = isinstance(value, dict) and {"low", "high"} <= set(value) <= {"low", "high", "log"}
     if not is_range or type(value.get("log", False)) is not bool:
         raise UserError(f"{refused} a list, or a range {{ low = 1e-4, high = 1e-2, log = true }}")
     low, high = (_checked(name, value[end], source) for end in ("low", "high"))
@@ -207,10 +203,10 @@ class Trainer:
 
     def _check_same(self, trial: Trial) -> None:
         """Refuse a folder whose trial was begun with other settings."""
-        known, (wanted, given) = rundir.read_config(RunDir(trial.path)), self.wanted(trial)
-        differing = []
-        for section, name, *_ in OPTIONS.values():
-            there, here = (getattr(getattr(config, section), name) for config in (known, wanted))
+        wanted, given = self.wanted(trial)
+        settings, differing = flat(wanted), []
+        for name, there in flat(rundir.read_config(RunDir(trial.path))).items():
+            here = settings[name]
             if name == "workers" and name not in given:
                 continue  # by default as many as this machine has cores
             if name == "start_from" and there and here:
@@ -332,8 +328,7 @@ def _report(trial: Trial, trials: Sequence[Trial], number: int, trainer: Trainer
 
 
 def _state(summary: Path) -> str | None:
-    state: str | None = (read_json(dict, summary) or {}).get("state")
-    return state
+    return (read_json(dict, summary) or {}).get("state")
 
 
 def _show(trials: Sequence[Trial], folder: Path) -> None:
@@ -363,11 +358,8 @@ class _Study:
             raise UserError("this sweep needs optuna: run `.venv/bin/pip install optuna`") from None
         optuna.logging.set_verbosity(optuna.logging.WARNING)
         self._sweep, self._running = sweep, optuna.trial.TrialState.RUNNING
-        self._study = optuna.create_study(
-            study_name="sweep",
-            storage=f"sqlite:///{(folder / 'optuna.db').absolute()}",
-            load_if_exists=True,
-        )
+        file = f"sqlite:///{(folder / 'optuna.db').absolute()}"
+        self._study = optuna.create_study(study_name="sweep", storage=file, load_if_exists=True)
         seed = sweep.draw_seed + len(self._study.trials)
         self._study.sampler = optuna.samplers.TPESampler(seed=seed, constant_liar=at_once > 1)
 

@@ -31,49 +31,35 @@ LONGEST_COMMAND = 15_000  # bytes: tmux takes 16,384 in one message, with our op
 
 # Variables that tmux sets for each pane, or that belong to the launcher's terminal and shell.
 _NOT_PASSED_ON = {"TMUX", "TMUX_PANE", "TERM", "PWD", "OLDPWD", "SHLVL", "_"}
-_WINDOW_OPTIONS = {
-    "remain-on-exit": "on",
-    "pane-border-status": "top",
-    "pane-border-format": " #{@a3c_title} ",
-    "automatic-rename": "off",
-    "allow-rename": "off",
-}
+_WINDOW_OPTIONS = {"remain-on-exit": "on", "automatic-rename": "off", "allow-rename": "off"}
+_WINDOW_OPTIONS |= {"pane-border-status": "top", "pane-border-format": " #{@a3c_title} "}
 
 
 class Pane(NamedTuple):
-    """One process: its title and its command, which runs without a shell."""
-
     title: str
     argv: tuple[str, ...]
 
 
 def start(plan: Plan, run: RunDir, script: Path) -> int:
-    panes = {
-        role: [pane_of(process, run) for process in plan.of_role(role)]
-        for role in ("ps", "worker", "evaluator", "tensorboard")
-    }
     # Ctrl-C before the cockpit handles it would kill it, and nothing would supervise the run.
     unhurt = ("sh", "-c", 'trap "" INT; exec "$@"', "sh")
     cockpit = Pane("cockpit", (*unhurt, sys.executable, str(script), "cockpit", str(run.path)))
-    windows = {"cockpit": [cockpit, *panes.pop("ps")]}
-    workers = panes.pop("worker")
-    for number, first in enumerate(range(0, len(workers), PANES_A_WINDOW), start=1):
-        windows[f"workers-{number}"] = workers[first : first + PANES_A_WINDOW]
-    windows |= {role: found for role, found in panes.items() if found}
+    windows = {"cockpit": [cockpit]}
+    for process in plan.processes:
+        workers = f"workers-{process.task // PANES_A_WINDOW + 1}"
+        window = {"ps": "cockpit", "worker": workers}.get(process.role, process.role)
+        windows.setdefault(window, []).append(pane_of(process, run))
     close_session(server_of(run), run.label)  # a session from before a resume
     server = libtmux.Server()
     close_session(server, run.label)
-    environment = code_environment()
-    open_session(server, run.label, windows, directory=Path.cwd(), environment=environment)
+    open_session(server, run.label, windows, directory=Path.cwd(), environment=code_environment())
     with rundir.refusing(run.path):
         run.tmux_socket.write_text(socket_of(server))
     command = attach_command(run.label, os.environ)
-    if os.environ.get("TMUX"):
-        print(f"switch to it with: {' '.join(command)}")
-    elif is_usable():
+    is_inside = bool(os.environ.get("TMUX"))
+    if not is_inside and is_usable():
         os.execvp(command[0], command)
-    else:
-        print(f"attach to it with: {' '.join(command)}")
+    print(f"{'switch' if is_inside else 'attach'} to it with: {' '.join(command)}")
     return EXIT_OK
 
 
@@ -112,15 +98,11 @@ def check_free(plan: Plan, run: RunDir, *, replace: bool) -> None:
     for process in plan.processes:
         size = sum(len(os.fsencode(word)) + 1 for word in pane_of(process, run).argv)
         if size > LONGEST_COMMAND:
-            raise UserError(
-                f"tmux takes no command of {size:,} bytes, which {process.name} needs: "
-                "give --mode child, or a lower --workers or --max-workers"
-            )
+            what = f"tmux takes no command of {size:,} bytes, which {process.name} needs"
+            raise UserError(f"{what}: give --mode child, or a lower --workers or --max-workers")
     if not replace and find_session(libtmux.Server(), run.label):
-        raise UserError(
-            f"tmux session {session_name(run.label)} is there already: "
-            "give --replace to end it, or another --run-dir"
-        )
+        what = f"tmux session {session_name(run.label)} is there already"
+        raise UserError(f"{what}: give --replace to end it, or another --run-dir")
 
 
 def session_name(label: str) -> str:
@@ -136,10 +118,9 @@ def find_session(server: libtmux.Server, label: str) -> str | None:
 
 def server_of(run: RunDir) -> libtmux.Server:
     """The tmux server that a run was started in; the default server if that isn't known."""
-    try:
+    with contextlib.suppress(OSError, ValueError):
         return libtmux.Server(socket_path=run.tmux_socket.read_text())
-    except (OSError, ValueError):
-        return libtmux.Server()
+    return libtmux.Server()
 
 
 def socket_of(server: libtmux.Server) -> str:
@@ -193,14 +174,9 @@ def _set_environment(server: libtmux.Server, session: str, environment: Mapping[
         for key, value in environment.items()
         if key not in _NOT_PASSED_ON and not is_unwanted(key)
     ]
-    place = {"-L": server.socket_name, "-S": server.socket_path}
-    which = [word for flag, value in place.items() if value for word in (flag, str(value))]
-    done = subprocess.run(
-        ["tmux", *which, "source-file", "-"],
-        input=os.fsencode("".join(f"set-environment {line}\n" for line in lines)),
-        capture_output=True,
-        check=False,
-    )
+    text = os.fsencode("".join(f"set-environment {line}\n" for line in lines))
+    command = ["tmux", "-S", socket_of(server), "source-file", "-"]
+    done = subprocess.run(command, input=text, capture_output=True, check=False)
     if done.returncode or done.stderr:
         said = done.stderr.decode(errors="replace").strip()
         raise UserError(f"tmux refuses the environment: {said or done.returncode}")
@@ -224,12 +200,9 @@ def _split(server: libtmux.Server, window: str, last: str, pane: Pane) -> str:
 def _run_in(
     server: libtmux.Server, command: Sequence[str], pane: Pane, window: str = ""
 ) -> list[str]:
-    """Start a pane by this command of tmux; return the ids of its window and of itself.
-
-    The same call sets the window's options, before the pane's process can end.
-    """
+    """Start a pane by this command of tmux; return the ids of its window and of itself."""
     argv = pane.argv if len(pane.argv) > 1 else ("env", *pane.argv)  # no single word: no shell
-    options = [
+    options = [  # set in the same call, before the pane's process can end
         word
         for key, value in _WINDOW_OPTIONS.items()
         for word in (";", "set-option", "-w", *(("-t", window) if window else ()), key, value)

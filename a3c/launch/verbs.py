@@ -88,10 +88,9 @@ def logs(arguments: argparse.Namespace) -> None:
             remedy = f"did you mean `logs --run {shlex.quote(wanted)}`?"
         raise UserError(f"{found.name} has no log of {wanted!r}: {remedy}")
     followers: dict[Path, Follower] = {}
-    prefix = False
     while True:
         files = [folder / f"{wanted}.log"] if wanted else sorted(folder.glob("*.log"))
-        prefix = prefix or len(files) > 1
+        prefix = len(files) > 1
         for file in files:  # also those of processes that started later
             try:
                 file.open("rb").close()
@@ -192,9 +191,8 @@ def add(arguments: argparse.Namespace) -> None:
         raise UserError(f"{run.name} is not running: start it with --resume")
     if wanted < 1:
         raise UserError(f"add {wanted}: give a number of workers from 1")
-    requests = supervisor.requests(run)
-    requests.mkdir(mode=0o700, exist_ok=True)
-    with (requests / rundir.LOCK).open("wb") as file:
+    run.wanted.mkdir(mode=0o700, exist_ok=True)
+    with (run.wanted / rundir.LOCK).open("wb") as file:
         while not rundir.lock(file.fileno()):  # another `add` is at work: these are other workers
             time.sleep(0.05)
         _add(run, wanted)
@@ -207,23 +205,21 @@ def _add(run: RunDir, wanted: int) -> None:
     left = [name for name, record in records.items() if record.state in ENDED_STATES]
     free = [p for p in workers[1:] if p in plan.reserved or p.name in left]  # never the chief
     if wanted > len(free):
-        raise UserError(
-            f"add {wanted}: {run.name} has {len(workers)} addresses of workers, of which "
-            f"{len(free)} are free: give fewer, or start with a higher --max-workers"
-        )
+        what = f"add {wanted}: {run.name} has {len(workers)} addresses of workers"
+        remedy = "give fewer, or start with a higher --max-workers"
+        raise UserError(f"{what}, of which {len(free)} are free: {remedy}")
     chosen = free[:wanted]
     if any(not process.is_here for process in chosen):
         added = dataclasses.replace(plan, processes=tuple(chosen))
         hosts.check(added, rundir.read_config(run), at_work=plan.of_role("ps"))
     with_added(plan, chosen).save(run)
-    requests = supervisor.requests(run)
     for process in chosen:
-        (requests / process.name).touch(mode=0o600)
+        (run.wanted / process.name).touch(mode=0o600)
     deadline = time.monotonic() + SCALING_TIMEOUT_S
     for process in chosen:
         while not process_records.is_kept(run.record(process.name)):
             if time.monotonic() >= deadline:
-                (requests / process.name).unlink(missing_ok=True)
+                (run.wanted / process.name).unlink(missing_ok=True)
                 raise UserError(f"{process.name} has not started: see the launcher's own output")
             time.sleep(0.05)
         where = "" if process.is_here else f" on {process.host}"
@@ -235,11 +231,9 @@ def with_added(plan: Plan, chosen: Sequence[Process]) -> Plan:
     more = [process for process in chosen if process in plan.reserved]
     workers = sorted([*plan.of_role("worker"), *more], key=lambda process: process.task)
     others = [process for process in plan.processes if process.role not in ("ps", "worker")]
-    return dataclasses.replace(
-        plan,
-        processes=(*plan.of_role("ps"), *workers, *others),
-        reserved=tuple(process for process in plan.reserved if process not in chosen),
-    )
+    processes = (*plan.of_role("ps"), *workers, *others)
+    reserved = tuple(process for process in plan.reserved if process not in chosen)
+    return dataclasses.replace(plan, processes=processes, reserved=reserved)
 
 
 def remove(arguments: argparse.Namespace) -> None:

@@ -1,7 +1,5 @@
 """The output of commands: one-line errors, and text that is safe on any terminal."""
 
-from __future__ import annotations
-
 import codecs
 import contextlib
 import errno
@@ -12,7 +10,7 @@ import sys
 import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import TextIO
+from typing import Self, TextIO
 
 from a3c.errors import A3CError, UserError
 from a3c.process.environment import REPOSITORY
@@ -25,11 +23,7 @@ PROGRESS_INTERVAL_S = 10.0
 
 
 def prepare() -> None:
-    """Open closed standard streams, and let stdout print any text.
-
-    File names are printed unchanged, even if they aren't UTF-8, and `?` for what stdout's encoding
-    lacks.
-    """
+    """Open closed standard streams, and let stdout print any text."""
     for number, name in enumerate(("stdin", "stdout", "stderr")):
         if getattr(sys, name) is None:  # as after `>&-`
             descriptor = os.open(os.devnull, os.O_RDWR)  # the lowest that is free, so this one
@@ -106,13 +100,10 @@ def command(name: str) -> str:
 
 
 def from_here(path: Path) -> str:
-    """The path relative to the current folder if it is inside it, else the whole path.
-
-    It never begins with a dash, since a command would take it for a flag.
-    """
+    """The path relative to the current folder if it is inside it, else the whole path."""
     whole, here = path.absolute(), Path.cwd()
     shown = str(whole.relative_to(here) if whole.is_relative_to(here) else path)
-    return f"./{shown}" if shown.startswith("-") else shown
+    return f"./{shown}" if shown.startswith("-") else shown  # a command would see a flag
 
 
 def count(number: int, one: str, more: str = "") -> str:
@@ -153,7 +144,7 @@ class Progress:
         self._interval_s = 0.5 if self._is_terminal else PROGRESS_INTERVAL_S
         self._began_at = self._said_at = clock()
 
-    def __enter__(self) -> Progress:
+    def __enter__(self) -> Self:
         return self
 
     def __exit__(self, *_: object) -> None:

@@ -1,12 +1,11 @@
 """The heartbeat of a process: it touches a file that its keeper checks."""
 
-from __future__ import annotations
-
 import contextlib
 import math
 import os
 import time
 from pathlib import Path
+from typing import Self
 
 VARIABLE = "A3C_HEARTBEAT"
 INTERVAL_S = 0.5
@@ -21,12 +20,11 @@ class Heartbeat:
         self._last = -math.inf
 
     @classmethod
-    def from_environment(cls) -> Heartbeat:
+    def from_environment(cls) -> Self:
         return cls(os.environ.get(VARIABLE))
 
     @property
     def is_wanted(self) -> bool:
-        """Whether a keeper watches this process."""
         return self._path is not None
 
     def beat(self) -> None:

@@ -4,6 +4,7 @@ A keeper writes `processes/<name>.json` in the run directory; all others only re
 reuses pids, so a pid counts only together with its birth.
 """
 
+import contextlib
 import dataclasses
 import functools
 import json
@@ -18,10 +19,8 @@ from pathlib import Path
 from typing import Any
 
 from a3c.errors import UserError
-from a3c.process.atomic_file import write_atomically
 
 ENDED_STATES = ("done", "failed", "stopped")
-DEAD = "dead"
 
 _MAX_BYTES = 1 << 20
 
@@ -90,11 +89,7 @@ class ProcessRecord:
 
 
 def from_json(kind: Any, value: Any) -> Any:
-    """Parsed JSON as a value of a type: a dataclass, `X | None`, a tuple, list or dict, a path.
-
-    A missing field has its default, or None where that is allowed. Raises TypeError for a value of
-    another type.
-    """
+    """Parsed JSON as a value of a type, such as a dataclass or `X | None`; else TypeError."""
     inner, origin = typing.get_args(kind), typing.get_origin(kind)
     if isinstance(kind, types.UnionType):  # X | None
         return None if value is None else from_json(inner[0], value)
@@ -136,25 +131,50 @@ def read_records(run_dir: Path) -> list[ProcessRecord]:
 
 
 def read_record(path: Path) -> ProcessRecord | None:
-    record: ProcessRecord | None = read_json(ProcessRecord, path)
-    return record
+    return read_json(ProcessRecord, path)
 
 
 def read_json(kind: type, path: Path) -> Any:
     """The value of a type in a JSON file; None if the file is missing or holds no such value."""
-    try:
-        if not path.is_file():  # such as a named pipe, which would block
-            return None
-        with path.open("rb") as file:
-            return from_json(kind, json.loads(file.read(_MAX_BYTES)))
-    except (OSError, ValueError, TypeError, RecursionError):
-        return None
+    with contextlib.suppress(OSError, ValueError, TypeError, RecursionError):
+        if path.is_file():  # unlike a named pipe, which would block
+            with path.open("rb") as file:
+                return from_json(kind, json.loads(file.read(_MAX_BYTES)))
+    return None
 
 
 def write_record(path: Path, record: ProcessRecord) -> None:
-    """Write a record atomically; on OSError the old one stays."""
     text = json.dumps(dataclasses.asdict(record), indent=1)
     write_atomically(path, text + "\n", durable=False)
+
+
+def write_atomically(path: Path, text: str, *, durable: bool = True) -> None:
+    """Write a private file; on OSError the old one stays. If `durable`, it survives power loss."""
+    temporary = path.with_name(f".{path.name}.{os.getpid()}")
+    flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW
+    try:
+        descriptor = os.open(temporary, flags, 0o600)
+        with open(descriptor, "w", encoding="utf-8", errors="surrogateescape") as file:  # noqa: PTH123
+            file.write(text)
+            if durable:
+                file.flush()
+                os.fsync(file.fileno())
+        temporary.replace(path)
+    except OSError:
+        with contextlib.suppress(OSError):
+            temporary.unlink(missing_ok=True)
+        raise
+    if durable:
+        sync_directory(path.parent)
+
+
+def sync_directory(directory: Path) -> None:
+    """Return when the entries of a directory are on the disk."""
+    descriptor = os.open(directory, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
 
 
 def identify(pid: int) -> Identity | None:
@@ -199,7 +219,7 @@ def live_state(record: ProcessRecord) -> str:
         return record.state
     if keeper_lives(record):
         return record.state if record.pid is None else "restarting"
-    return DEAD
+    return "dead"
 
 
 def terminate(record: ProcessRecord, now: bool = False) -> bool:
@@ -209,10 +229,17 @@ def terminate(record: ProcessRecord, now: bool = False) -> bool:
 
 def resident_bytes(pid: int) -> int:
     """The resident memory of a process; 0 if it has ended."""
-    try:
+    with contextlib.suppress(OSError):
         return int(Path(f"/proc/{pid}/statm").read_bytes().split()[1]) * os.sysconf("SC_PAGE_SIZE")
-    except OSError:
-        return 0
+    return 0
+
+
+def has_loopback_only(pid: int) -> bool | None:
+    """Whether loopback is the only interface in a process's network; None if it has ended."""
+    with contextlib.suppress(OSError):
+        lines = Path(f"/proc/{pid}/net/dev").read_text().splitlines()[2:]
+        return {line.partition(":")[0].strip() for line in lines} <= {"lo"}
+    return None
 
 
 def signal_keeper(record: ProcessRecord, signum: signal.Signals) -> bool:
@@ -229,8 +256,6 @@ def signal_process(process: Identity, signum: signal.Signals, what: str) -> bool
     except ProcessLookupError:
         return False
     except PermissionError as error:
-        raise UserError(
-            f"{what} (pid {process.pid}) belongs to another user; "
-            "stop the run as the user who started it"
-        ) from error
+        fact = f"{what} (pid {process.pid}) belongs to another user"
+        raise UserError(f"{fact}; stop the run as the user who started it") from error
     return True

@@ -80,11 +80,8 @@ def leave_on_signals() -> None:
 
 
 def leave_now(code: int) -> None:
-    """End this process at once, after flushing its output for at most half a second.
-
-    TensorFlow's server can't be stopped and a session on a lost ps can't be closed, so a normal
-    interpreter exit could hang for ever.
-    """
+    """End this process at once, after flushing its output for at most half a second."""
+    # TensorFlow's server can't be stopped: a normal exit of the interpreter could hang for ever.
     with contextlib.suppress(Exception):
         _daemon(threading.Thread(target=_flush)).join(FLUSH_WITHIN_S)
     os._exit(code)

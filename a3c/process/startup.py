@@ -68,15 +68,11 @@ def _wait_until_unlocked(file: IO[str]) -> None:
 
 
 def import_tensorflow() -> None:
-    """Import TensorFlow faster, without the start-up messages that no log level turns off.
-
-    It is imported without Keras, unless that is imported already. Garbage collection would find
-    almost nothing and take a tenth of the import.
-    """
+    """Import TensorFlow, without Keras and without the messages that no log level turns off."""
     if "tensorflow" in sys.modules:
         return
     collects = gc.isenabled()
-    gc.disable()
+    gc.disable()  # it would find almost nothing and take a tenth of the import
     sys.modules.setdefault(_LAST_IMPORT, None)  # type: ignore[arg-type] # Python refuses its import
     try:
         with silence():
@@ -89,11 +85,8 @@ def import_tensorflow() -> None:
 
 
 def start_eager_runtime() -> None:
-    """Start TensorFlow's eager runtime without its messages, if no GPU is wanted.
-
-    Graphs with conditions would start it anyway, and report a missing driver of a GPU. It starts
-    threads, so forks of this process can't use TensorFlow afterwards.
-    """
+    """Start TensorFlow's eager runtime and its threads without messages, if no GPU is wanted."""
+    # Graphs with conditions would start it anyway, and report a missing driver of a GPU.
     import tensorflow
 
     if os.environ.get("CUDA_VISIBLE_DEVICES") == "-1":
@@ -102,10 +95,8 @@ def start_eager_runtime() -> None:
 
 
 def keep_freed_memory() -> None:
-    """Keep freed memory for the next message, unless the user has set glibc's own variables.
-
-    Getting the buffers' pages again from the kernel took a third of an exchange's CPU time.
-    """
+    """Keep freed memory for the next message, unless the user has set glibc's own variables."""
+    # Getting the buffers' pages again from the kernel took a third of an exchange's CPU time.
     if not any(name in os.environ for name in _CHOSEN_BY_USER):
         glibc = ctypes.CDLL(None)
         glibc.mallopt(_M_TRIM_THRESHOLD, _MOST_KEPT)

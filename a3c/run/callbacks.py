@@ -14,8 +14,7 @@ from typing import Any
 
 from a3c.config import own_code
 from a3c.errors import UserError
-from a3c.process.listeners import has_loopback_only
-from a3c.process.process_records import read_json
+from a3c.process.process_records import has_loopback_only, read_json
 
 log = logging.getLogger(__name__)
 
@@ -45,10 +44,7 @@ def settings_of(run_dir: Path) -> Row:
 
 
 class Callbacks:
-    """Calls each callback with `row, run_dir`, in its own thread, so a slow server delays nothing.
-
-    A class is called first, with its arguments. Errors are logged; they don't end training.
-    """
+    """Calls each callback with `row, run_dir` in a thread, so that a slow one delays nothing."""
 
     def __init__(self, given: Sequence[dict[str, Any]], run_dir: Path) -> None:
         self._run_dir = run_dir
@@ -99,9 +95,8 @@ class Callbacks:
 
 
 def _make(name: str, **arguments: Any) -> Callable[..., Any]:
-    found = find(name, **arguments)
+    found: Any = find(name, **arguments)
     if not inspect.isclass(found):
         return functools.partial(found, **arguments)
     with own_code.as_user_error(f"callback {name}"):
-        made: Any = found(**arguments)
-    return made
+        return found(**arguments)

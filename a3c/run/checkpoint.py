@@ -24,8 +24,7 @@ from typing import TYPE_CHECKING, Any
 
 from a3c.config import EnvConfig, RunConfig
 from a3c.errors import UserError
-from a3c.process.atomic_file import sync_directory, write_atomically
-from a3c.process.process_records import from_json
+from a3c.process.process_records import from_json, sync_directory, write_atomically
 
 if TYPE_CHECKING:
     import numpy as np
@@ -51,8 +50,6 @@ class DamagedCheckpointError(Exception):
 
 @dataclass(frozen=True)
 class Manifest:
-    """The description of a checkpoint: where training was, its settings, its files."""
-
     step: int
     num_updates: int
     wall_s: float
@@ -97,16 +94,10 @@ def _of_run(manifest: Manifest, name: str) -> float:
     return float(value) if isinstance(value, int | float) else -math.inf
 
 
-# --- writing ------------------------------------------------------------------------------------
-
-
 def write(
     root: Path, manifest: Manifest, save: Callable[[Path], None], name: str | None = None
 ) -> Path:
-    """Write `root/<step>/` or `root/<name>/`; `save(prefix)` writes the variables there.
-
-    On any error only the new directory is removed.
-    """
+    """Write `root/<step>/` or `root/<name>/`; `save(prefix)` writes the variables there."""
     root.mkdir(parents=True, exist_ok=True)
     final = root / (name or str(manifest.step))
     temporary = root / f"{_TEMPORARY}{final.name}-{os.getpid()}"
@@ -148,10 +139,8 @@ def _write_manifest(directory: Path, manifest: Manifest) -> None:
 
 
 def _move(temporary: Path, final: Path) -> None:
-    """Move a finished checkpoint into place, replacing an older one of the same step.
-
-    If this ends in between, `with_replaced` finds the older one under its other name.
-    """
+    """Move a finished checkpoint into place, replacing an older one of the same step."""
+    # If this ends in between, `with_replaced` finds the older one under its other name.
     aside = final.with_name(f"{_REPLACED}{final.name}")
     if os.path.lexists(final):
         _remove(aside)
@@ -171,9 +160,6 @@ def _remove(path: Path) -> None:
 def _sha256(path: Path) -> str:
     with path.open("rb") as file:
         return hashlib.file_digest(file, "sha256").hexdigest()
-
-
-# --- reading ------------------------------------------------------------------------------------
 
 
 def verify(directory: Path) -> Manifest:
@@ -251,13 +237,9 @@ def refuse_other_identity(manifest: Manifest, wanted: dict[str, Any], source: Pa
             # An earlier version may have lacked the setting.
             old = there.get(key, value) if isinstance(there, dict) else there
             if old != value:
-                raise UserError(
-                    f"{source} was trained with {key} {old!r}, not {value!r}: "
-                    "resume with the same, or start a new run in another --run-dir"
-                )
-
-
-# --- the variables, with TensorFlow ---------------------------------------------------------------
+                what = f"{source} was trained with {key} {old!r}, not {value!r}"
+                remedy = "resume with the same, or start a new run in another --run-dir"
+                raise UserError(f"{what}: {remedy}")
 
 
 def is_of_optimizer(name: str) -> bool:
@@ -331,10 +313,8 @@ def start_from(
     is_same_head = not misfit(values, {k: v for k, v in shapes.items() if k not in trunk})
     taken = shapes if is_same_head else trunk
     if wrong := misfit(values, taken):
-        raise UserError(
-            f"--start-from {source} is of another network: {wrong}; "
-            "give the network and observations that it was trained with"
-        )
+        what = f"--start-from {source} is of another network: {wrong}"
+        raise UserError(f"{what}; give the network and observations that it was trained with")
     found = dict(fresh) | {name: values[name] for name in taken}
     kept = [name for name in sizes if isinstance(its_env, dict) and its_env.get(name)]
     known: dict[str, np.ndarray] = {}
@@ -345,9 +325,6 @@ def start_from(
         found[STATISTICS] = np.concatenate(parts)
     new = "" if is_same_head else ", with a new policy head, because the actions differ"
     return found, f"starting from the weights of {source}{new}"
-
-
-# --- selecting ------------------------------------------------------------------------------------
 
 
 def steps(root: Path) -> list[Path]:
@@ -372,10 +349,7 @@ def _by_step(root: Path, prefix: str = "") -> dict[int, Path]:
 
 
 def newest_valid(root: Path) -> tuple[Path, Manifest] | None:
-    """The newest checkpoint that passes verification; None if the run has no checkpoint.
-
-    If all are damaged, raises UserError: starting again silently would discard the run.
-    """
+    """The newest checkpoint that passes verification; None without any, UserError if all fail."""
     named = with_replaced(root)
     for step in sorted(named, reverse=True):
         try:
@@ -387,9 +361,8 @@ def newest_valid(root: Path) -> tuple[Path, Manifest] | None:
     which = f"all {len(named)} checkpoints in {root} are"
     if len(named) == 1:
         which = f"the only checkpoint in {root} is"
-    raise UserError(
-        f"{which} damaged: restore one from a backup, or start a new run in another --run-dir"
-    )
+    what = f"{which} damaged"
+    raise UserError(f"{what}: restore one from a backup, or start a new run in another --run-dir")
 
 
 def newest_first(root: Path) -> Iterator[tuple[Path, Manifest]]:
@@ -407,12 +380,8 @@ def best(root: Path) -> Path | None:
 
 
 def prune(root: Path, keep: int, written: Path | None = None) -> None:
-    """Remove old checkpoints.
-
-    Kept are the newest `keep`, the best, the last that solved the run, and `written`. Newest means
-    both by step and by time: a run that rolled back past damaged checkpoints writes lower steps,
-    and the clock may have been set back.
-    """
+    """Remove all but the newest `keep`, the best, the last that solved the run, and `written`."""
+    # Newest by step and by time: after a rollback steps are lower, and clocks may be set back.
     by_step, readable = steps(root), dict(newest_first(root))
     written_at = {path: manifest.written_at for path, manifest in readable.items()}
     by_time = sorted(by_step, key=lambda path: written_at.get(path, -math.inf))

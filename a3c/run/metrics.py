@@ -24,8 +24,6 @@ WINDOW = 100  # episodes in the mean return of the charts
 
 
 class Metric(NamedTuple):
-    """What a metric is, for charts and for docs/metrics.md."""
-
     unit: str
     definition: str
     reading: str  # how to read it
@@ -99,8 +97,7 @@ def interval(
     """
     rng, size = np.random.default_rng(0), len(values)
     found = [average(values[rng.integers(size, size=size)]) for _ in range(resamples)]
-    limits: np.ndarray = np.quantile(found, (0.025, 0.975), axis=0)
-    return limits
+    return np.quantile(found, (0.025, 0.975), axis=0)
 
 
 class WorkerTracker:

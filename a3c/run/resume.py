@@ -32,20 +32,15 @@ class Memory(NamedTuple):
 
 
 def restart_point(path: Path, life: Life, env_steps: int) -> int:
-    """The env step after which the rows of a file were rolled back.
-
-    A worker that returns to the same life has lost nothing. In a new life other workers may be far
-    ahead, so the step at which that life began counts.
-    """
+    """The env step after which the rows of a file were rolled back."""
+    # In a new life other workers may be far ahead, so the step at which that life began counts.
     is_same = any(row.get("ps_life") == life.number for row in last_rows(path)[-1:])
     return env_steps if is_same else life.origin
 
 
 def newest_step(latest: Mapping[str, Row]) -> int | None:
-    """The last env step in the newest life of the ps, by the latest row of each worker.
-
-    That life is the chief's. So the count only grows within a life, whatever the clocks say.
-    """
+    """The last env step in the newest life of the ps, by the latest row of each worker."""
+    # That life is the chief's. So the count only grows within a life, whatever the clocks say.
     life = latest.get("worker-0", {}).get("ps_life")
     rows = [row for row in latest.values() if row.get("ps_life") == life]
     steps = [row.get(key) for row in rows for key in ("env_steps", "now")]

@@ -46,15 +46,12 @@ def read_table(path: Path) -> tuple[list[Row], int]:
 
 
 def without_rolled_back(rows: Iterable[Row]) -> list[Row]:
-    """The rows that have env steps, without those that a later mark of a rollback discards.
-
-    Each mark filters all rows: games reported at about the same time are unordered.
-    """
+    """The rows that have env steps, without those that a later mark of a rollback discards."""
     kept: list[Row] = []
     for row in rows:
         if type(row.get("env_steps")) is not int:
             continue
-        if row.get("event") == "attached":
+        if row.get("event") == "attached":  # for all rows: games of about one time are unordered
             kept = [earlier for earlier in kept if earlier["env_steps"] <= row["env_steps"]]
         else:
             kept.append(row)
@@ -75,7 +72,6 @@ def last_rows(path: Path, num_bytes: int = TAIL_BYTES) -> list[Row]:
 
 
 def latest(metrics: Path) -> dict[str, Row]:
-    """The last row of each worker by its name."""
     tails = {path.stem: last_rows(path) for path in metrics.glob("worker-*.jsonl")}
     return {name: tail[-1] for name, tail in tails.items() if tail}
 
@@ -96,8 +92,7 @@ class Cache:
         except OSError:  # missing, a directory, or not readable
             self._known.pop(path, None)
             return None
-        found: T | None = self._known[path][1]
-        return found
+        return self._known[path][1]
 
 
 class Follower:

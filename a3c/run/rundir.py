@@ -22,9 +22,8 @@ from typing import Any, NamedTuple
 from a3c import config as settings
 from a3c.config import Config, command_line
 from a3c.errors import UserError
-from a3c.process.atomic_file import sync_directory, write_atomically
 from a3c.process.environment import REPOSITORY as REPOSITORY
-from a3c.process.process_records import identify, read_json
+from a3c.process.process_records import identify, read_json, sync_directory, write_atomically
 from a3c.run.checkpoint import newest_valid, refuse_other_identity
 
 RUNS = Path("runs")
@@ -49,14 +48,12 @@ class RunDir:
         self.summary_before = self.path / "summary-before.json"  # from before the run was resumed
         self.videos = self.path / "videos"
         self.network = self.path / "processes" / ".network"  # keepers of the run's own network
+        self.wanted = self.path / "wanted"  # a file for each worker that `add` asks for
         self.tmux_socket = self.path / "processes" / ".tmux"  # of the server of its session
 
     @property
     def label(self) -> str:
-        """The run's first name and random letters, unique also for the same name elsewhere.
-
-        It stays when the directory is moved. Runs of earlier versions have no label but their name.
-        """
+        """The run's first name and random letters, also after a move; in old runs only the name."""
         return self.new_label or recorded(self, "label") or self.name
 
     def record(self, process: str) -> Path:
@@ -122,9 +119,8 @@ def all_runs() -> list[RunDir]:
 def labelled(path: Path, *, resume: bool) -> RunDir:
     """The run in a directory; a new one, or a copy beside its original, gets a new label."""
     run = RunDir(path.absolute())
-    label = recorded(run, "label")
     if resume and copied_from(run) is None:
-        return RunDir(run.path, label or run.name)
+        return RunDir(run.path, run.label)
     letters = "".join(secrets.choice(_LETTERS) for _ in range(_NUM_LETTERS))
     return RunDir(run.path, f"{run.name}-{letters}")
 
@@ -140,9 +136,8 @@ def copied_from(run: RunDir) -> Path | None:
 def refuse_copy(run: RunDir) -> None:
     """Refuse a copy of a run directory, since its records name the original's processes."""
     if first := copied_from(run):
-        raise UserError(
-            f"{run.path} is a copy of {first}, and so are its records of processes: give {first}"
-        )
+        what = f"{run.path} is a copy of {first}, and so are its records of processes"
+        raise UserError(f"{what}: give {first}")
 
 
 def recorded(run: RunDir, key: str) -> str | None:
@@ -207,9 +202,8 @@ def check_free(path: Path, *, resume: bool) -> None:
     if not resume and held:
         if "config.json" not in held:
             raise UserError(f"--run-dir {path} holds other things: give a new or an empty one")
-        raise UserError(
-            f"--run-dir {path} holds a run already: give --resume to go on with it, or another"
-        )
+        what = f"--run-dir {path} holds a run already"
+        raise UserError(f"{what}: give --resume to go on with it, or another")
 
 
 def check_resumable(path: Path, config: Config) -> None:
@@ -227,9 +221,8 @@ def hold(path: Path) -> Iterator[None]:
         descriptor = os.open(path / LOCK, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
     try:
         if not lock(descriptor):
-            raise UserError(
-                f"run directory {path} is in use by a running launcher: stop that one first"
-            )
+            what = f"run directory {path} is in use by a running launcher"
+            raise UserError(f"{what}: stop that one first")
         if this := identify(os.getpid()):
             with contextlib.suppress(OSError):  # disk full: then `stop` can't name the launcher
                 os.ftruncate(descriptor, 0)
@@ -241,24 +234,19 @@ def hold(path: Path) -> Iterator[None]:
 
 def lock(descriptor: int) -> bool:
     """Lock a file until it is closed; False if another process has locked it."""
-    try:
+    with contextlib.suppress(BlockingIOError):
         fcntl.fcntl(descriptor, fcntl.F_OFD_SETLK, _LOCKED)
-    except BlockingIOError:
-        return False
-    return True
+        return True
+    return False
 
 
 def is_held(path: Path) -> bool:
-    """Whether a launcher or a cockpit holds the run's lock.
-
-    Trying to take it would hold it for a moment, in which a launcher that starts is refused.
-    """
-    try:
-        with (path / LOCK).open("rb") as file:
-            held = fcntl.fcntl(file, fcntl.F_OFD_GETLK, _LOCKED)
-    except OSError:
-        return False
-    return struct.unpack_from("h", held)[0] != fcntl.F_UNLCK
+    """Whether a launcher or a cockpit holds the run's lock."""
+    # Trying to take it would hold it for a moment, in which a launcher that starts is refused.
+    with contextlib.suppress(OSError), (path / LOCK).open("rb") as file:
+        held = fcntl.fcntl(file, fcntl.F_OFD_GETLK, _LOCKED)
+        return struct.unpack_from("h", held)[0] != fcntl.F_UNLCK
+    return False
 
 
 @contextlib.contextmanager

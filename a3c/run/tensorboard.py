@@ -14,10 +14,11 @@ from gymnasium.spaces import Box
 
 from a3c.config import Config
 from a3c.config.command_line import plain
-from a3c.config.options import OPTIONS
+from a3c.config.options import OPTIONS, flat
 from a3c.net import observations
 from a3c.net.observations import as_given
 
+tf1 = tf.compat.v1
 log = logging.getLogger(__name__)
 
 PICTURE_INTERVAL_S = 60.0
@@ -28,10 +29,9 @@ RESULTS = (
 
 
 class TensorBoardSink:
-    """Writes scalars over env steps; a resumed run continues its curves without zig-zag.
+    """Writes scalars over env steps; a resumed run continues its curves without zig-zag."""
 
-    A full disk would end the thread of TensorFlow's own writer, so this writes the file of records.
-    """
+    # A full disk would end the thread of TensorFlow's own writer, so this writes the records.
 
     def __init__(self, directory: Path) -> None:
         self._directory = directory
@@ -40,16 +40,12 @@ class TensorBoardSink:
         self._failing = False
 
     def write(self, env_steps: int, row: Mapping[str, float]) -> None:
-        values = [
-            tf.compat.v1.Summary.Value(tag=name, simple_value=value)
-            for name, value in row.items()
-            if "/" in name
-        ]
-        self._append(step=env_steps, summary=tf.compat.v1.Summary(value=values))
+        values = [tf1.Summary.Value(tag=k, simple_value=v) for k, v in row.items() if "/" in k]
+        self._append(step=env_steps, summary=tf1.Summary(value=values))
 
     def restart(self, env_steps: int, **_notes: int) -> None:
         """Make TensorBoard drop the rolled-back points beyond `env_steps`."""
-        start = tf.compat.v1.SessionLog(status=tf.compat.v1.SessionLog.START)
+        start = tf1.SessionLog(status=tf1.SessionLog.START)
         self._append(step=env_steps + 1, session_log=start)
 
     def graph(self, graph_def: Any) -> None:
@@ -62,9 +58,9 @@ class TensorBoardSink:
         from tensorboard.plugins.hparams import api_pb2, summary
 
         kinds = {bool: api_pb2.DATA_TYPE_BOOL, str: api_pb2.DATA_TYPE_STRING}
-        infos, values = [], {}
+        infos, values, settings = [], {}, flat(config)
         for option in OPTIONS.values():
-            value = getattr(getattr(config, option.section), option.name)
+            value = settings[option.name]
             is_number = option.kind in (int, float) and not option.is_list
             kind = api_pb2.DATA_TYPE_FLOAT64 if is_number else kinds.get(option.kind, kinds[str])
             infos.append(api_pb2.HParamInfo(name=option.name, type=kind))
@@ -82,11 +78,11 @@ class TensorBoardSink:
         png = io.BytesIO()
         height, width, channels = pixels.shape
         Image.fromarray(pixels[..., 0] if channels == 1 else pixels).save(png, "png")
-        image = tf.compat.v1.Summary.Image(
+        image = tf1.Summary.Image(
             height=height, width=width, colorspace=channels, encoded_image_string=png.getvalue()
         )
-        value = tf.compat.v1.Summary.Value(tag=name, image=image)
-        self._append(step=env_steps, summary=tf.compat.v1.Summary(value=[value]))
+        value = tf1.Summary.Value(tag=name, image=image)
+        self._append(step=env_steps, summary=tf1.Summary(value=[value]))
 
     def _append(self, **event: Any) -> None:
         try:
@@ -111,7 +107,7 @@ class TensorBoardSink:
             self._failing = False
 
     def _put(self, **event: Any) -> None:
-        record = tf.compat.v1.Event(wall_time=time.time(), **event)
+        record = tf1.Event(wall_time=time.time(), **event)
         self._writer.write(record.SerializeToString())
         self._writer.flush()
 

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from a3c.config import own_code
-from a3c.process.listeners import has_loopback_only
+from a3c.process.process_records import has_loopback_only
 from a3c.run.callbacks import Row, settings_of
 
 own_code.require("wandb")
@@ -52,9 +52,8 @@ class Wandb:
         }
         if "WANDB_MODE" not in os.environ and has_loopback_only(os.getpid()):
             usual["mode"] = "offline"
-            log.warning(
-                "isolated: W&B writes to %s for `wandb sync`; --isolation off sends it", run_dir
-            )
+            hint = "isolated: W&B writes to %s for `wandb sync`; --isolation off sends it"
+            log.warning(hint, run_dir)
         run = wandb.init(**{**usual, **self._arguments})
         run.define_metric("*", step_metric="env_steps")
         return run

@@ -11,7 +11,7 @@ from a3c.cluster.topology import Cluster, Task, split_address
 from a3c.config import Config
 from a3c.errors import RetryableError
 from a3c.process.heartbeat import Heartbeat
-from a3c.process.listeners import has_loopback_only
+from a3c.process.process_records import has_loopback_only
 from a3c.process.signals import StopRequest
 from a3c.process.startup import keep_freed_memory
 from a3c.server import sessions

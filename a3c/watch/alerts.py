@@ -5,17 +5,8 @@ from collections.abc import Iterator, Sequence
 
 from a3c.cluster.topology import CHIEF
 from a3c.process.console import count
-from a3c.process.process_records import DEAD, this_host
-from a3c.watch.snapshot import (
-    LIVE_STATES,
-    RESTARTING,
-    RUNNING,
-    STARTING,
-    ProcessStatus,
-    Status,
-    duration,
-    printable,
-)
+from a3c.process.process_records import this_host
+from a3c.watch.snapshot import LIVE_STATES, ProcessStatus, Status, duration, printable
 
 _LOOP_RESTARTS = 3
 _HEALTHY_S = 60.0
@@ -55,7 +46,7 @@ def _failure(p: ProcessStatus, live: bool) -> str | None:
     said = f": {printable(p.last_line)}" if p.last_line else ""
     if p.state == "failed":
         return f"failed, {_last_exit(p)}{said}"
-    if p.state == DEAD and live:
+    if p.state == "dead" and live:
         return "ended together with its keeper, so nothing restarts it"
     if is_crash_looping(p):
         return f"crashes again and again: {p.restarts} restarts, {_last_exit(p)}{said}"
@@ -63,7 +54,7 @@ def _failure(p: ProcessStatus, live: bool) -> str | None:
 
 
 def is_crash_looping(p: ProcessStatus) -> bool:
-    young = p.state == RESTARTING or (p.uptime_s is not None and p.uptime_s < _HEALTHY_S)
+    young = p.state == "restarting" or (p.uptime_s is not None and p.uptime_s < _HEALTHY_S)
     return p.restarts >= _LOOP_RESTARTS and p.is_live and young
 
 
@@ -113,25 +104,23 @@ def _restarts(status: Status) -> Iterator[str]:
 
 def _late(status: Status) -> Iterator[str]:
     """What a live run should have done by now: heartbeats, metrics, exchanges, checkpoints."""
-    is_running = status.state == RUNNING
-    ages = {p.name: p.heartbeat_age_s or 0.0 for p in status.processes if p.state == RUNNING}
+    is_running = status.state == "running"
+    ages = {p.name: p.heartbeat_age_s or 0.0 for p in status.processes if p.state == "running"}
     if silent := {name: age_s for name, age_s in ages.items() if age_s > _SILENT_S}:
         yield f"{_listed(list(silent))}: no sign of life for {duration(max(silent.values()))}"
     age_s, limit_s = status.metrics_age_s, max(15.0, 5 * status.metrics_interval_s)
     if is_running and age_s is not None and age_s > limit_s:
         yield f"the figures are {duration(age_s)} old: {CHIEF} has written none since"
-    starts = any(p.state == STARTING for p in status.processes)  # that slows all others down
+    starts = any(p.state == "starting" for p in status.processes)  # that slows all others down
     share = None if starts else status.exchange_share
     if share is not None and share > _SLOW_PS_SHARE:
         remedy = "give a larger --smallest-push, more --ps, or --wire-dtype float16"
         cores, host = os.cpu_count() or 1, this_host()
-        here = sum(p.state == RUNNING and p.host == host for p in status.processes)
+        here = sum(p.state == "running" and p.host == host for p in status.processes)
         if here > cores + 1:  # then they wait for each other's cores
             remedy = f"{here} processes share {count(cores, 'core')}; give fewer --workers"
-        yield (
-            f"workers wait for the ps {share:.0%} of their time, and gradients are "
-            f"{status.staleness or 0:.1f} steps old: {remedy}"
-        )
+        old = f"gradients are {status.staleness or 0:.1f} steps old"
+        yield f"workers wait for the ps {share:.0%} of their time, and {old}: {remedy}"
     if status.failed_saves >= _FAILED_SAVES:
         lost = f"the last {status.failed_saves} checkpoints could not be written"
         yield f"{lost}: logs/{CHIEF}.log says why"
@@ -154,7 +143,5 @@ def _data(status: Status) -> Iterator[str]:
         yield f"{count(status.dropped_reports, 'game')} not counted: the queue on the ps was full"
     if status.exposed:
         who = _listed([place.split(" ")[0] for place in status.exposed])
-        yield (
-            f"{who} listen on all interfaces, as TensorFlow's servers do: "
-            "whoever reaches their ports can run code here"
-        )
+        what = f"{who} listen on all interfaces, as TensorFlow's servers do"
+        yield f"{what}: whoever reaches their ports can run code here"

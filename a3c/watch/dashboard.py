@@ -5,14 +5,12 @@ rates, warnings, then processes (one per line, in columns of cells, or only the 
 the curve.
 """
 
-from __future__ import annotations
-
 import contextlib
 import sys
 import time
 from collections import Counter, deque
 from collections.abc import Sequence
-from typing import TextIO
+from typing import Self, TextIO
 
 import numpy as np
 from rich.console import Console, ConsoleOptions, RenderResult
@@ -23,25 +21,8 @@ from a3c.cluster.topology import CHIEF
 from a3c.errors import A3CError
 from a3c.process.console import count
 from a3c.run.rundir import RunDir
-from a3c.watch.snapshot import (
-    CELLS,
-    NOTHING,
-    RUNNING,
-    Curve,
-    Point,
-    ProcessStatus,
-    Status,
-    duration,
-    lines,
-    one_line,
-    percent,
-    printable,
-    rate,
-    roughly,
-    score,
-    seconds_to_end,
-    seconds_to_goal,
-)
+from a3c.watch import snapshot
+from a3c.watch.snapshot import Point, ProcessStatus, Status, duration, printable, roughly, score
 from a3c.watch.status import Reader
 
 INTERVAL_S = 1.0
@@ -58,7 +39,7 @@ class Dashboard:
 
     def __init__(self, run: RunDir, console: Console | None = None) -> None:
         self._reader = Reader(run)
-        self._curve = Curve(run.metrics(CHIEF))
+        self._curve = snapshot.Curve(run.metrics(CHIEF))
         self.points = self._curve.points
         self._console = console or Console()
         self._notes: deque[str] = deque(maxlen=_NUM_NOTES)
@@ -81,7 +62,7 @@ class Dashboard:
         console = self._console
         return console.is_terminal and not console.is_dumb_terminal and console.file.isatty()
 
-    def __enter__(self) -> Dashboard:
+    def __enter__(self) -> Self:
         if self.is_on_screen:
             self._live = Live(
                 self,
@@ -144,28 +125,19 @@ def watch(run: RunDir, stream: TextIO | None = None) -> Status:
             dashboard.refresh()
             if time.monotonic() - printed_at >= _PLAIN_INTERVAL_S:
                 printed_at = time.monotonic()
-                stream.write(one_line(dashboard.status, dashboard.points) + "\n")
+                stream.write(snapshot.one_line(dashboard.status, dashboard.points) + "\n")
                 stream.flush()
             time.sleep(INTERVAL_S)
         if not dashboard.is_on_screen:
-            stream.write("\n".join([*lines(dashboard.status), ""]))
+            stream.write("\n".join([*snapshot.lines(dashboard.status), ""]))
     return dashboard.status
 
 
-# --- the layout -----------------------------------------------------------------------------------
-
 DIM = "bright_black"
 _ACCENT = "cyan"
-_STATE_STYLES = {
-    "starting": "yellow",
-    "waiting": "bright_black",
-    "running": "green",
-    "restarting": "bold magenta",
-    "done": "cyan",
-    "stopped": "bright_black",
-    "failed": "bold red",
-    "dead": "bold red",
-}
+_STATE_STYLES = {"starting": "yellow", "running": "green", "restarting": "bold magenta"}
+_STATE_STYLES |= {"done": "cyan", "failed": "bold red", "dead": "bold red"}
+_STATE_STYLES |= {"waiting": "bright_black", "stopped": "bright_black"}
 _LABEL_WIDTH = 11
 _BLOCKS = " ▁▂▃▄▅▆▇█"
 _MIN_CHART_ROWS, _MAX_CHART_ROWS = 3, 8
@@ -201,7 +173,6 @@ def draw(
 
 
 def header(status: Status, width: int) -> list[Text]:
-    """The run's name and state, its game and the size of its cluster."""
     style = "bold green" if status.solved else f"bold {_STATE_STYLES.get(status.state, '')}"
     right = Text.assemble(("● " + status.word, style))
     if status.wall_s:
@@ -222,7 +193,7 @@ def bars(status: Status, points: Sequence[Point], width: int) -> list[Text]:
     """Progress bars with the time left: env steps and, if the run has a goal, the mean return."""
     share = min(1.0, status.global_step / status.max_env_steps)
     words = f"{_short(status.global_step)} of {_short(status.max_env_steps)}"
-    if (seconds := seconds_to_end(status)) is not None:
+    if (seconds := snapshot.seconds_to_end(status)) is not None:
         words += f" · {duration(seconds)} left"
     shown = [("env steps", share, words)]
     goal, mean = status.stop_at_return, status.mean_return_100
@@ -233,8 +204,8 @@ def bars(status: Status, points: Sequence[Point], width: int) -> list[Text]:
         elif mean is not None:  # from the lowest mean so far
             low = min((point.value for point in points), default=mean)
             share = max(0.0, (mean - low) / (goal - low)) if goal > low else 0.0
-            if status.state == RUNNING:
-                seconds = seconds_to_goal(goal, mean, points)
+            if status.state == "running":
+                seconds = snapshot.seconds_to_goal(goal, mean, points)
                 words += " · no trend" if seconds is None else f" · about {roughly(seconds)}"
         shown.append(("return", share, words))
     bar_width = max(4, width - _LABEL_WIDTH - max(len(words) for _, _, words in shown) - 9)
@@ -260,18 +231,17 @@ def _short(number: int) -> str:
 
 
 def figures(status: Status, width: int) -> list[Text]:
-    """The current numbers: a line of values above a line of labels."""
     load = [p.cpu_percent for p in status.processes if p.role == "ps" and p.cpu_percent is not None]
     busiest = max(load, default=0.0)
     newest = status.checkpoint
     pairs = {
         "return": score(status.mean_return_100, status.stop_at_return),
-        "env steps/s": rate(status.env_steps_per_s),
-        "frames/s": rate(status.frames_per_s),
-        "updates/s": rate(status.updates_per_s),
-        "staleness": rate(status.staleness),
-        "games": NOTHING if status.episodes is None else _short(status.episodes),
-        "ps load": percent(busiest) if load else NOTHING,
+        "env steps/s": snapshot.rate(status.env_steps_per_s),
+        "frames/s": snapshot.rate(status.frames_per_s),
+        "updates/s": snapshot.rate(status.updates_per_s),
+        "staleness": snapshot.rate(status.staleness),
+        "games": snapshot.NOTHING if status.episodes is None else _short(status.episodes),
+        "ps load": snapshot.percent(busiest) if load else snapshot.NOTHING,
         "checkpoint": f"{duration(newest.age_s)} ago" if newest else "none yet",
     }
     if status.frames_per_s is None:
@@ -331,25 +301,12 @@ def warnings(status: Status, width: int) -> list[Text]:
     return lines
 
 
-# --- processes ------------------------------------------------------------------------------------
-
-_CELLS = CELLS | {
-    "restarts": lambda p: str(p.restarts) if p.restarts else NOTHING,
+_CELLS = snapshot.CELLS | {
+    "restarts": lambda p: str(p.restarts) if p.restarts else snapshot.NOTHING,
     "↻": lambda p: f"↻{p.restarts}" if p.restarts else "",
 }
-_WIDTHS = {
-    "state": 10,
-    "CPU": 7,
-    "memory": 9,
-    "steps/s": 8,
-    "games": 7,
-    "restarts": 9,
-    "heartbeat": 11,
-    "up for": 11,
-    "pid": 8,
-    "address": 16,
-    "↻": 4,
-}
+_WIDTHS = {"state": 10, "CPU": 7, "memory": 9, "steps/s": 8, "games": 7, "restarts": 9}
+_WIDTHS |= {"heartbeat": 11, "up for": 11, "pid": 8, "address": 16, "↻": 4}
 _ROW = ("state", "CPU", "memory", "steps/s", "games", "restarts", "heartbeat")
 _EXTRA = ("up for", "pid", "address")  # added in this order while a row has space
 _GRIDS = (("steps/s", "CPU", "memory", "↻"), ("steps/s", "CPU", "↻"), ("steps/s", "↻"), ("↻",))

@@ -13,8 +13,7 @@ from a3c.process.console import beside, count, table
 from a3c.process.process_records import ENDED_STATES, LastExit
 from a3c.run.rows import Follower, parse_row
 
-STARTING, RUNNING, RESTARTING = LIVE_STATES = ("starting", "running", "restarting")
-WAITING = "waiting"  # planned, but its keeper has not started yet
+LIVE_STATES = ("starting", "running", "restarting")
 
 
 @dataclass(frozen=True)
@@ -104,20 +103,16 @@ class Status:
     def as_dict(self) -> dict[str, Any]:
         """The status as plain data for JSON, with floats rounded to 3 decimals."""
         text = json.dumps(dataclasses.asdict(self))
-        found: dict[str, Any] = json.loads(text, parse_float=lambda digits: round(float(digits), 3))
-        return found
+        return json.loads(text, parse_float=lambda digits: round(float(digits), 3))
 
     @property
     def word(self) -> str:
-        """The state as it is displayed, with "solved" for a solved run."""
         return "solved" if self.solved else self.state
 
     @property
     def has_ended(self) -> bool:
         return self.state in ENDED_STATES
 
-
-# --- words for numbers ----------------------------------------------------------------------------
 
 NOTHING = "-"
 
@@ -166,8 +161,6 @@ def printable(text: str) -> str:
     """The text with control characters replaced by `?`."""
     return "".join(c if c.isprintable() else "?" for c in text)
 
-
-# --- for people -----------------------------------------------------------------------------------
 
 CELLS: dict[str, Callable[[ProcessStatus], str]] = {  # of a process, by title
     "process": lambda p: printable(p.name),
@@ -223,8 +216,6 @@ def lines(status: Status) -> list[str]:
     return shown
 
 
-# --- the curve, and the time that is left ---------------------------------------------------------
-
 _MAX_POINTS = 2000
 _MEAN_RETURN = "cluster/mean_return_100"
 _FAR_S = 100 * 3600.0
@@ -271,7 +262,7 @@ def seconds_to_goal(goal: float, mean: float, points: Sequence[Point]) -> float 
 
 def seconds_to_end(status: Status) -> float | None:
     """The seconds until `--max-env-steps` or `--max-wall-time`; None if they aren't known."""
-    if status.state != RUNNING or not status.env_steps_per_s:
+    if status.state != "running" or not status.env_steps_per_s:
         return None
     seconds = (status.max_env_steps - status.global_step) / status.env_steps_per_s
     if status.max_wall_time_s is not None:
@@ -291,13 +282,11 @@ def one_line(status: Status, points: Sequence[Point]) -> str:
     left = ""
     if (seconds := seconds_to_end(status)) is not None:
         left = f", about {roughly(seconds)} left at most"
-    if status.state == RUNNING and goal is not None and mean is not None and mean < goal:
+    if status.state == "running" and goal is not None and mean is not None and mean < goal:
         seconds = seconds_to_goal(goal, mean, points)
         if seconds is not None:
             left = f", goal in about {roughly(seconds)}"
     wanted = "" if goal is None else f" of {score(goal, goal)}"
-    return (
-        f"{duration(status.wall_s):>12}  {status.global_step:>13,} env steps"
-        f"  {rate(status.env_steps_per_s):>7}/s"
-        f"  mean return {score(mean, goal)}{wanted}  {status.state}{left}"
-    )
+    steps = f"{duration(status.wall_s):>12}  {status.global_step:>13,} env steps"
+    speed, reached = f"{rate(status.env_steps_per_s):>7}/s", f"mean return {score(mean, goal)}"
+    return f"{steps}  {speed}  {reached}{wanted}  {status.state}{left}"

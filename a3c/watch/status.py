@@ -4,8 +4,6 @@ So any user can read it at any time, while the run is active or after its end. T
 neither TensorFlow nor rich nor libtmux, and psutil only to measure CPU and memory.
 """
 
-from __future__ import annotations
-
 import contextlib
 import dataclasses
 import re
@@ -14,33 +12,20 @@ from collections import Counter
 from collections.abc import Iterable, Sequence
 from datetime import datetime
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from a3c.cluster.topology import CHIEF
 from a3c.config import Config, EnvConfig, RunConfig
 from a3c.errors import UserError
 from a3c.hosts import elsewhere
 from a3c.process import process_records
-from a3c.process.listeners import has_loopback_only
-from a3c.process.process_records import DEAD, ENDED_STATES, ProcessRecord
+from a3c.process.process_records import ENDED_STATES, ProcessRecord, has_loopback_only
 from a3c.run import checkpoint, resume, rows, rundir
 from a3c.run.checkpoint import Manifest
 from a3c.run.rows import Row
 from a3c.run.rundir import RunDir
 from a3c.watch import alerts
-from a3c.watch.snapshot import (
-    LIVE_STATES,
-    RESTARTING,
-    RUNNING,
-    STARTING,
-    WAITING,
-    CheckpointStatus,
-    ProcessStatus,
-    Status,
-)
-
-if TYPE_CHECKING:
-    import psutil
+from a3c.watch.snapshot import LIVE_STATES, CheckpointStatus, ProcessStatus, Status
 
 _FIRST_RECORD_S = 30.0  # from config.json to the first process's record
 _MAX_EPISODES_BYTES = 1 << 26  # of the chief's file; games aren't counted in a larger one
@@ -76,11 +61,9 @@ class Reader:
         if summary is None and run.summary.exists():
             damaged.append(run.summary.name)
         members = self._members(*settings, filter(None, records), now)
+        more: dict[str, Any] = {"damaged": tuple(damaged)}
         if usage:
             members = self._sampler.measured(members)
-        status = self._compose(*settings, members, summary or {}, now)
-        status = dataclasses.replace(status, damaged=tuple(damaged))
-        if usage:
             # TensorFlow's servers listen on all interfaces of their network.
             is_private = {
                 f"{p.name} *:{p.address.rpartition(':')[2]}": private
@@ -88,9 +71,10 @@ class Reader:
                 if p.role in ("ps", "worker") and p.pid and p.host == process_records.this_host()
                 if (private := has_loopback_only(p.pid)) is not None
             }
-            exposed = tuple(server for server, private in is_private.items() if not private)
-            isolated = not exposed if is_private else None
-            status = dataclasses.replace(status, exposed=exposed, is_isolated=isolated)
+            more["exposed"] = tuple(server for server, own in is_private.items() if not own)
+            more["is_isolated"] = not more["exposed"] if is_private else None
+        status = self._compose(*settings, members, summary or {}, now)
+        status = dataclasses.replace(status, **more)
         return dataclasses.replace(status, warnings=tuple(alerts.of(status)))
 
     def _members(
@@ -115,17 +99,15 @@ class Reader:
         for role, count in (("ps", cluster.ps), ("worker", cluster.workers)):
             for task in range(count):
                 name = f"{role}-{task}"
-                found.setdefault(name, ProcessStatus(name, role, task, WAITING))
+                found.setdefault(name, ProcessStatus(name, role, task, "waiting"))
         games = self._count_games()
         for name, p in found.items():
             if p.role == "worker":
                 row = (self._rows(name) or [{}])[-1]
                 is_news = p.pid is not None and _is_recent(row, config, now)
-                found[name] = dataclasses.replace(
-                    p,
-                    env_steps_per_s=row.get("worker/env_steps_per_s") if is_news else None,
-                    episodes=None if games is None else games[p.task],
-                )
+                speed = row.get("worker/env_steps_per_s") if is_news else None
+                played = None if games is None else games[p.task]
+                found[name] = dataclasses.replace(p, env_steps_per_s=speed, episodes=played)
         order = {"ps": 0, "worker": 1}
         return sorted(found.values(), key=lambda p: (order.get(p.role, 2), p.role, p.task, p.name))
 
@@ -158,12 +140,9 @@ class Reader:
         latest = {p.name: tail[-1] for p in members if (tail := self._rows(p.name))}
         workers = [row for name, row in latest.items() if name.startswith("worker-")]
         cluster = next((row for row in reversed(self._rows(CHIEF)) if "wall_s" in row), {})
-        state = run_state(
-            members,
-            summary.get("state"),
-            has_news=bool(cluster) and _number(cluster, "time") >= started_at,
-            is_new=now - started_at < _FIRST_RECORD_S,
-        )
+        has_news = bool(cluster) and _number(cluster, "time") >= started_at
+        is_new = now - started_at < _FIRST_RECORD_S
+        state = run_state(members, summary.get("state"), has_news=has_news, is_new=is_new)
         is_live = state in LIVE_STATES
         is_news = is_live and _is_recent(cluster, config, now)
         end = {} if is_live else summary
@@ -209,9 +188,6 @@ class Reader:
         )
 
 
-# --- files and disk -------------------------------------------------------------------------------
-
-
 def _read_settings(path: Path) -> tuple[Config, float]:
     """The configuration of a run, and when it was last started or resumed, or else 0."""
     config = rundir.read_config(RunDir(path.parent))
@@ -250,32 +226,26 @@ def _mean(rows: Sequence[Row], name: str) -> float | None:
     return sum(values) / len(values) if values else None
 
 
-# --- the run as a whole ---------------------------------------------------------------------------
-
-
 def run_state(
     members: Sequence[ProcessStatus], summary_state: str | None, *, has_news: bool, is_new: bool
 ) -> str:
-    """The state of a run by its ps and workers; evaluator and TensorBoard don't count.
-
-    `has_news`: the chief wrote metrics since the start. `is_new`: the run has just been started.
-    """
+    """The state of a run by its ps and workers; `has_news`: the chief wrote since the start."""
     training = [p for p in members if p.role in ("ps", "worker")]
     states = {p.name: p.state for p in training}
     workers = [p.state for p in training if p.role == "worker"]
     servers = [p.state for p in training if p.role == "ps"]
     lost = "failed" in servers or states.get(CHIEF) == "failed" or set(workers) == {"failed"}
     if any(p.is_live for p in training):
-        if lost or DEAD in servers or states.get(CHIEF) == DEAD:  # no keeper restarts them
+        if lost or "dead" in servers or states.get(CHIEF) == "dead":  # no keeper restarts them
             return "failed"
-        return RUNNING if has_news or states.get(CHIEF) == RUNNING else STARTING
+        return "running" if has_news or states.get(CHIEF) == "running" else "starting"
     if summary_state:
         return summary_state
     if lost:
         return "failed"
     if set(workers) == {"done"}:
         return "done"
-    return STARTING if is_new and set(states.values()) == {WAITING} else "stopped"
+    return "starting" if is_new and set(states.values()) == {"waiting"} else "stopped"
 
 
 def _is_solved(summary: Row, newest: tuple[Path, Manifest] | None, config: RunConfig) -> bool:
@@ -288,14 +258,10 @@ def _is_solved(summary: Row, newest: tuple[Path, Manifest] | None, config: RunCo
 
 
 def _global_step(latest: dict[str, Row], newest: tuple[Path, Manifest] | None, end: Row) -> int:
-    """The env steps of the run, by the latest row of each process; `end` is its final summary.
-
-    Training continues during the games that confirm a result: the checkpoint of a solved run has a
-    lower step.
-    """
+    """The env steps of the run, by the latest row of each process; `end` is its final summary."""
     workers = {name: row for name, row in latest.items() if name.startswith("worker-")}
     step = resume.newest_step(workers) or (newest[1].step if newest else 0)
-    if end.get("env_steps"):
+    if end.get("env_steps"):  # the checkpoint of a solved run is from before its last games
         step = max(step, end["env_steps"]) if end.get("solved") else end["env_steps"]
     return step
 
@@ -307,24 +273,21 @@ def _frame_skip(env: EnvConfig) -> int | None:
     return env.frame_skip if atari or env.preprocessing not in ("auto", "none") else None
 
 
-# --- single processes -----------------------------------------------------------------------------
-
-
 def _member(
     record: ProcessRecord, seen: elsewhere.Elsewhere | None, run: RunDir, now: float
 ) -> ProcessStatus:
     """The current status of a process; `seen` is about one on another host."""
     state = process_records.live_state(record)
-    if state == DEAD and rundir.is_held(run.path):
-        state = RESTARTING  # the launcher or the cockpit starts another keeper
+    if state == "dead" and rundir.is_held(run.path):
+        state = "restarting"  # the launcher or the cockpit starts another keeper
     is_kept = state in LIVE_STATES
     lives = is_kept and record.pid is not None
-    if state == RESTARTING and record.host == process_records.this_host():
+    if state == "restarting" and record.host == process_records.this_host():
         lives = process_records.is_alive(record)
     known = record
     if seen and is_kept:
         known = seen.record or record
-        state = seen.record.state if seen.record else STARTING
+        state = seen.record.state if seen.record else "starting"
         lives = seen.record is not None and state in LIVE_STATES and known.pid is not None
     said = known.first_error or known.output_tail  # of its first failure, else the newest
     own = [line for line in said if line.strip() and " keeper: " not in line]
@@ -346,7 +309,7 @@ def _member(
         heartbeat_age_s=max(0.0, now - beat_at) if lives and beat_at else None,
         last_exit=known.last_exit,
         last_line=own[-1].strip() if own else None,
-        cut_off_s=seen.cut_off_s() if seen and is_kept else None,
+        cut_off_s=max(0.0, now - seen.cut_off_at) if seen and is_kept and seen.cut_off_at else None,
     )
 
 
@@ -358,14 +321,11 @@ class Sampler:
     """
 
     def __init__(self) -> None:
-        self._known: dict[int, psutil.Process] = {}
+        self._known: dict[int, Any] = {}  # psutil.Process
         self._pss_mb: dict[int, float] = {}  # those read longest ago first
 
     def measured(self, processes: Sequence[ProcessStatus]) -> list[ProcessStatus]:
-        """The processes with the usage of those that run on this machine.
-
-        CPU is of one core, since the last call or, at first, since the process started.
-        """
+        """The processes with the usage of those on this machine; CPU since the last call."""
         import psutil
 
         before, self._known = self._known, {}
