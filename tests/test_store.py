@@ -128,7 +128,7 @@ def test_workers_attach_one_by_one_and_all_hear_of_the_end(stores: Pair) -> None
     assert not second.pull().finished
     first.finish("solved")
     assert second.push(push_of(np.zeros_like(second.pull().parameters), 0)).finished
-    assert second.ending() == "solved"
+    assert second.end_reason() == "solved"
 
 
 @pytest.mark.parametrize("num_ps", [1, 2, 3])
@@ -304,7 +304,7 @@ def test_a_call_that_a_ps_refuses_by_mistake_is_made_again(monkeypatch: Patch) -
     monkeypatch.setattr(tf.compat.v1.Session, "run", call)
     monkeypatch.setattr(tf.compat.v1.Session, "_make_callable_from_options", lambda *_: call)
     with tf.Graph().as_default():
-        session = sessions.LastingSession()
+        session = sessions.UnclosedSession()
         assert session.run([]) == [7]
         words.append("RunGraph (Worker) request was received twice. step_id: 2")
         assert sessions.prepare(session, [])() == [7]

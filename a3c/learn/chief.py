@@ -25,7 +25,7 @@ from a3c.run.metrics import WINDOW, ClusterTracker, JsonlSink
 from a3c.run.resume import Life
 from a3c.run.rows import Cache, latest, read_rows
 from a3c.server.exchange import Reply
-from a3c.server.store import ENDINGS, Snapshot, Store
+from a3c.server.store import END_REASONS, Snapshot, Store
 
 log = logging.getLogger(__name__)
 
@@ -256,8 +256,8 @@ class Chief:
         """Write a checkpoint; if that fails, log an error and let training go on."""
         self._saved = time.monotonic()
         snapshot = self._store.snapshot()
-        before = self._restored
-        if before and before.reason in ENDINGS and before.step == snapshot.values["global_step"]:
+        old = self._restored
+        if old and old.reason in END_REASONS and old.step == snapshot.values["global_step"]:
             return None  # nothing is new, and that checkpoint records how the run ended
         path = self._write(self._checkpoints, self._manifest(snapshot, reason), snapshot)
         if path is None:

@@ -157,7 +157,7 @@ class Learner:
             last.extend(episode.episode_return for episode in rollout.episodes)
             if len(last) == last.maxlen and np.mean(last) >= run.stop_at_return:
                 last.clear()
-                self._store.take_over(self.reply.parameters)
+                self._store.overwrite_parameters(self.reply.parameters)
                 log.info(
                     "the last games of this worker reach the goal: the ps take over its weights"
                 )

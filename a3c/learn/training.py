@@ -307,7 +307,7 @@ class Worker:
         """
         if self._chief:
             if self._learner.reply.finished:
-                reason = self._store.ending()
+                reason = self._store.end_reason()
             if reason:
                 log.info("the run is over: %s", reason)
                 self._chief.end_run(reason, lambda: self._beat() and not self._stop.wait(PAUSE_S))
