@@ -13,7 +13,7 @@ from a3c.config.own_code import describe
 from a3c.env import wrappers
 from a3c.errors import PlayError, UserError
 from a3c.learn.returns import NUM_OF_RETURNS, discounted_so_far, n_step, return_deviation
-from a3c.net.observations import as_fed, fed_space
+from a3c.net.observations import channels_last, channels_last_space
 from a3c.run.metrics import Episode
 
 _ROWS = (  # the parts of a rollout with one row for each time step
@@ -181,7 +181,7 @@ class Player:
         with self._environment_errors:
             observations, info = envs.reset(seed=seed)
         self._shape = np.shape(observations)
-        self._observations = as_fed(observations, self._space)
+        self._observations = channels_last(observations, self._space)
         self._state = actor.initial_state(envs.num_envs)
         self._lives = np.zeros(envs.num_envs, int)
         self._lives = self._lives_left(info)
@@ -190,7 +190,7 @@ class Player:
         def rows(dtype: Any, shape: Iterable[int] = ()) -> np.ndarray:
             return np.empty((self._length, envs.num_envs, *shape), dtype)
 
-        space = fed_space(self._space)
+        space = channels_last_space(self._space)
         self._rows = {  # of the rollout that is played
             "observations": rows(space.dtype, space.shape),
             "actions": rows(policy.action_dtype, policy.action_shape),
@@ -288,7 +288,7 @@ class Player:
         with self._environment_errors:
             observations, info = reset.after(observations, info, done)
         self._lives = self._lives_left(info)  # a game that was reset has new lives
-        self._observations = as_fed(observations, self._space)
+        self._observations = channels_last(observations, self._space)
         self._state = action.state
 
     def _final(self, observations: Any, info: dict[str, Any], cut: np.ndarray) -> np.ndarray:
