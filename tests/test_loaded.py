@@ -21,7 +21,7 @@ import envs
 import model
 from a3c.errors import UserError
 from a3c.play.loaded import LoadedAgent
-from a3c.play.playground import Playground
+from a3c.play.playground import EvaluationSetup
 from tests.fake_runs import configure, manifest_of
 from tests.runs import REPOSITORY, call
 from tests.snapshots import write_values
@@ -34,9 +34,9 @@ def cartpole() -> LoadedAgent:
 
 def untrained(folder: Path, **settings: Any) -> LoadedAgent:
     config = configure(**settings)
-    ground = Playground(config, envs.make, model.build, 1)
-    with closing(ground.envs(1)) as played:
-        agent = ground.agent(played)
+    setup = EvaluationSetup(config, envs.make, model.build, 1)
+    with closing(setup.envs(1)) as played:
+        agent = setup.agent(played)
     statistics = np.zeros(agent.statistics_size)
     values = agent.parameters() | {"observation_statistics": statistics}
     return a3c.load(write_values(folder, values, manifest_of(config, 7)))
@@ -102,14 +102,14 @@ def test_its_environment_passes_gymnasiums_checker(tmp_path: Path, settings: Any
         check_env(env, skip_render_check=True, skip_close_check=True)
     observation, _ = env.reset(seed=3)
     for _ in range(300):
-        decision = agent.act(observation)
-        assert env.action_space.contains(decision.action)
-        observation, _, terminated, truncated, _ = env.step(decision.action)
+        chosen = agent.act(observation)
+        assert env.action_space.contains(chosen.action)
+        observation, _, terminated, truncated, _ = env.step(chosen.action)
         assert env.observation_space.contains(observation)
         if terminated or truncated:
             observation, _ = env.reset()
     assert env.render().shape[-1] == 3
-    assert (decision.probabilities is None) == (settings["env_id"] == "Pendulum-v1")
+    assert (chosen.probabilities is None) == (settings["env_id"] == "Pendulum-v1")
     env.close()
 
 

@@ -140,7 +140,7 @@ STACK = Box(0, 255, (4, 12, 14), np.uint8)
 OTHERS: list[Box] = [RGB, RGB_STACK_CHANNELS_FIRST, Box(0, 255, (4, 4, 4), np.uint8), VECTOR]
 
 
-def test_stacks_are_turned_and_back_once_only() -> None:
+def test_transposing_twice_changes_nothing() -> None:
     raw = rollout(STACK)
     fed = observations.channels_last(raw, STACK)
     assert fed.flags.c_contiguous
@@ -155,15 +155,12 @@ def test_stacks_are_turned_and_back_once_only() -> None:
     assert observations.prepared_shape(turned) == observations.prepared_shape(bounded)
     for space in OTHERS:
         raw = rollout(space)
-        assert (
-            observations.channels_last(raw, space)
-            is raw
-            is observations.original_layout(raw, space)
-        )
+        assert observations.channels_last(raw, space) is raw
+        assert observations.original_layout(raw, space) is raw
         assert observations.channels_last_space(space) is space
 
 
-def test_an_agent_acts_and_learns_alike_on_either() -> None:
+def test_both_channel_orders_give_equal_actions_and_gradients() -> None:
     config = small_config(network="universe-ff", normalize_observations=True)
     agent = Agent(model.build(STACK, Discrete(3), config.network), STACK, config, seed=1)
     raw, ones = rollout(STACK, 5, 2), np.ones((5, 2), np.float32)

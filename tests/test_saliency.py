@@ -7,7 +7,7 @@ import pytest
 from gymnasium.spaces import Box
 
 from a3c.learn.agent import Action, Agent
-from a3c.learn.rollout import Decision
+from a3c.learn.rollout import PlayedStep
 from a3c.plot import network_pictures as pictures
 
 ATARI = Box(0, 255, (4, 84, 84), np.uint8)
@@ -33,10 +33,10 @@ class Looker:
         return Action(actions, self._at(images, self._value), state, policy)
 
 
-def decide(observation: np.ndarray, value: float = 0.0) -> Decision:
+def decide(observation: np.ndarray, value: float = 0.0) -> PlayedStep:
     action = Action(np.zeros(1, int), np.array([value]), np.zeros((1, 2)), np.zeros((1, 2)))
     zeros = np.zeros(1)
-    return Decision(observation[None], np.zeros((1, 2)), zeros > 0, action, zeros, zeros)
+    return PlayedStep(observation[None], np.zeros((1, 2)), zeros > 0, action, zeros, zeros)
 
 
 @pytest.mark.parametrize("space", [ATARI, COLOUR, GREY])
@@ -80,11 +80,11 @@ def test_saliency_of_an_image_beside_a_vector_is_that_of_the_image_alone() -> No
 
 def test_each_part_of_a_game_gives_the_moment_of_its_largest_value_change() -> None:
     values = [0, 0, 5, 5, 5, 5, 1, 1, 1, 1, 1, 3]
-    decisions = [decide(np.zeros(1), value) for value in values]
-    places = {id(decision): place for place, decision in enumerate(decisions)}
-    found = [places[id(moment)] for moment in pictures.largest_value_changes(decisions, 3)]
+    steps = [decide(np.zeros(1), value) for value in values]
+    places = {id(step): place for place, step in enumerate(steps)}
+    found = [places[id(moment)] for moment in pictures.largest_value_changes(steps, 3)]
     assert found == [2, 6, 11]
-    assert len(pictures.largest_value_changes(decisions[:2], 4)) == 2
+    assert len(pictures.largest_value_changes(steps[:2], 4)) == 2
 
 
 def test_frames_are_named_by_their_age() -> None:

@@ -18,7 +18,7 @@ from a3c.env import wrappers
 from a3c.errors import UserError
 from a3c.learn.rollout import Player, Rollout, numbers
 from a3c.net.distributions import for_space
-from a3c.play.playground import Playground
+from a3c.play.playground import EvaluationSetup
 from a3c.run.metrics import Episode
 from tests.clusters import config
 from tests.fake_runs import configure
@@ -120,8 +120,8 @@ def test_evaluation_and_load_wrap_too_and_their_scores_are_raw(tmp_path: Path) -
     limit = {"name": "gymnasium.wrappers:TimeLimit", "max_episode_steps": 4}
     settings = {"env_id": "CartPole-v1", "wrapper": [limit, OUTCOME]}
     loaded = untrained(tmp_path, **settings)
-    ground = Playground(configure(**settings), envs.make, model.build, 1)
-    assert ground.play(tmp_path / "7", 6) == [Episode(4.0, 4)] * 6
+    setup = EvaluationSetup(configure(**settings), envs.make, model.build, 1)
+    assert setup.play(tmp_path / "7", 6) == [Episode(4.0, 4)] * 6
     with closing(loaded.make_env()) as env:
         env.reset(seed=1)
         steps = [env.step(0)[1:4] for _ in range(4)]

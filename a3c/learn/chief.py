@@ -16,7 +16,7 @@ from a3c import config as settings
 from a3c.config import Config
 from a3c.errors import FatalError
 from a3c.learn.agent import Agent
-from a3c.learn.games import Games
+from a3c.learn.games import EvaluationProcess
 from a3c.process import process_records
 from a3c.process.console import beside, count
 from a3c.run import checkpoint, resume
@@ -87,7 +87,7 @@ class Chief:
         reply: Reply,
         manifest: Manifest | None,
         life: Life,
-        games: Games | None,
+        games: EvaluationProcess | None,
     ) -> None:
         """`games` plays the evaluation games; None skips the confirmation."""
         now = time.monotonic()

@@ -20,7 +20,7 @@ from a3c.keeper import spawn
 Play = Callable[[Path, int], dict[str, Any]]  # from a checkpoint and a number of games to scores
 
 
-class Games:
+class EvaluationProcess:
     """The fork that plays; the kernel ends it when this process ends for any reason."""
 
     def __init__(self, play: Play) -> None:

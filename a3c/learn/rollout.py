@@ -43,7 +43,7 @@ class Rollout(NamedTuple):
     return_statistics: np.ndarray  # of the running returns in it; empty if rewards are as they are
 
 
-class Decision(NamedTuple):
+class PlayedStep(NamedTuple):
     """One step of all games: the observations, the actions chosen, and the scores so far."""
 
     observations: np.ndarray  # [B, ...]
@@ -157,7 +157,7 @@ class Player:
         return_statistics: Callable[[], np.ndarray] = lambda: np.zeros(NUM_OF_RETURNS),
         stopwatch: Stopwatch | None = None,
         go_on: Callable[[], bool] = lambda: True,
-        on_decision: Callable[[Decision], object] | None = None,
+        on_step: Callable[[PlayedStep], object] | None = None,
     ) -> None:
         """`actor` has `act`, `value` and `initial_state` like an Agent.
 
@@ -167,7 +167,7 @@ class Player:
         assert isinstance(envs.single_observation_space, Box)
         self._envs, self._space = envs, envs.single_observation_space
         self._actor, self._policy = actor, policy
-        self._on_decision, self._go_on = on_decision, go_on
+        self._on_step, self._go_on = on_step, go_on
         self._learning = config.learning
         self._length = config.share.rollout_length
         self._episodic_life = config.env.episodic_life
@@ -260,10 +260,10 @@ class Player:
         rows["actions"][t], rows["values"][t] = actions, action.values
         rows["policy_parameters"][t] = action.policy_parameters
         rows["starts"][t], rows["mask"][t] = reset.starts, ~reset.dead
-        if self._on_decision:
+        if self._on_step:
             before, taken = (self._observations, self._state), action._replace(actions=actions)
             scores = reset.returns, reset.lengths
-            self._on_decision(Decision(*before, reset.starts, taken, *scores))
+            self._on_step(PlayedStep(*before, reset.starts, taken, *scores))
         self._stopwatch.lap("act")
         with self._environment_errors:
             observations, rewards, terminated, truncated, info = self._envs.step(

@@ -19,9 +19,9 @@ from a3c.errors import A3CError, FatalError, PlayError, RetryableError, Unplayab
 from a3c.learn import schedules
 from a3c.learn.agent import Agent
 from a3c.learn.chief import Chief, prepare
-from a3c.learn.games import Games
+from a3c.learn.games import EvaluationProcess
 from a3c.learn.learner import Learner, Update
-from a3c.learn.rollout import Decision, EnvironmentErrors, Player, Rollout, Stopwatch
+from a3c.learn.rollout import EnvironmentErrors, PlayedStep, Player, Rollout, Stopwatch
 from a3c.process.console import count
 from a3c.process.heartbeat import Heartbeat
 from a3c.process.signals import StopRequest, leave_now
@@ -60,8 +60,8 @@ class Worker:
         build_network: Callable[..., Any],
         stop: StopRequest,
         heartbeat: Heartbeat,
-        games: Games | None = None,
-        show: Callable[[Any, Agent], Callable[[Decision], object]] | None = None,
+        games: EvaluationProcess | None = None,
+        show: Callable[[Any, Agent], Callable[[PlayedStep], object]] | None = None,
     ) -> None:
         """`show` makes what shows this worker's games."""
         self._task, self._config, self._stop = task, config, stop
@@ -103,7 +103,7 @@ class Worker:
             return_statistics=self._learner.return_statistics,
             stopwatch=self._stopwatch,
             go_on=self._beat,
-            on_decision=show(envs, agent) if show else None,
+            on_step=show(envs, agent) if show else None,
         )
         self._dropped_in_a_row = 0
         self._unseen = set(config.run.info_metrics)
