@@ -164,13 +164,13 @@ def play(source: Source, arguments: argparse.Namespace) -> int:
     with contextlib.ExitStack() as stack:
         # First, so that an environment that can't be rendered is refused before twenty games.
         rendered = stack.enter_context(closing(setup.rendered_env())) if arguments.record else None
-        with console.Progress() as progress:
+        with console.ProgressLine() as progress:
             games = setup.play(source.path, arguments.episodes, progress)
         report(source, setup, games, arguments.json)
         if rendered is not None:
             from a3c.play.show import record
 
-            with console.Progress() as progress:
+            with console.ProgressLine() as progress:
                 path = record(
                     setup,
                     rendered,

@@ -130,7 +130,7 @@ def said(monkeypatch: Patch) -> list[str]:
 
 def test_without_progress_each_wait_is_logged_once(tmp_path: Path, said: list[str]) -> None:
     made = cartpole(tmp_path, workers=2)
-    speaker = run_summary.Progress(made.run)
+    speaker = run_summary.ProgressLog(made.run)
     line = "13:00:01 worker-1 waiting for ps-0 at 127.0.0.1:4000 (Connection refused)"
     made.process("worker-0", output_tail=("2026-11-21 13:00:00 keeper: worker-0 runs as pid 7",))
     made.process("worker-1", output_tail=(line, "2026-11-21 13:00:02 keeper: a word of its own"))
@@ -147,7 +147,7 @@ def test_with_progress_only_the_progress_is_logged(tmp_path: Path, said: list[st
     made = cartpole(tmp_path)
     made.process("worker-0", output_tail=("13:00:01 worker-0 waiting for ps-0 at 127.0.0.1:1",))
     made.rows("worker-0", [made.chief_row(5000, 9.0, 80.0)])  # of before it was resumed
-    speaker = run_summary.Progress(made.run)
+    speaker = run_summary.ProgressLog(made.run)
     speaker.poll()
     assert "env steps" not in "".join(said)
     said.clear()
@@ -162,13 +162,13 @@ def test_the_line_estimates_the_time_to_the_goal(tmp_path: Path, said: list[str]
     chosen = {"stop_at_return": 475.0, "max_env_steps": 100_000}
     made = cartpole(tmp_path, **chosen)
     made.process("worker-0")
-    speaker = run_summary.Progress(made.run)
+    speaker = run_summary.ProgressLog(made.run)
     made.rows("worker-0", [made.chief_row(8850, 0.0, 20.0)])
     speaker.poll()
     assert said.pop().endswith("mean return 20.0 of 475.0  running, about 1 min left at most")
     timed = cartpole(tmp_path / "timed", **chosen, max_wall_time_s=30.0)
     timed.process("worker-0")
-    timed_speaker = run_summary.Progress(timed.run)
+    timed_speaker = run_summary.ProgressLog(timed.run)
     timed.rows("worker-0", [timed.chief_row(8850, 0.0, 20.0) | {"wall_s": 9.0}])
     timed_speaker.poll()
     assert said.pop().endswith("running, about 20 s left at most")
@@ -221,7 +221,7 @@ def test_a_dumb_terminal_gets_lines_and_no_dashboard(tmp_path: Path, monkeypatch
     monkeypatch.setenv("TERM", "dumb")
     monkeypatch.setattr(sys.stdout, "isatty", lambda: True)
     with run_summary.showing(cartpole(tmp_path).run) as poll:
-        assert isinstance(getattr(poll, "__self__", None), run_summary.Progress)
+        assert isinstance(getattr(poll, "__self__", None), run_summary.ProgressLog)
 
 
 LAST_GAMES = """

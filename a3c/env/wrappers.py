@@ -21,12 +21,12 @@ def copies(
     make: Callable[[], gymnasium.Env[Any, Any]], num_envs: int, given: Sequence[dict[str, Any]]
 ) -> VectorEnv[Any, Any, Any]:
     """Copies of an environment in the given wrappers, which reset in the step that ends a game."""
-    games: list[Game] = []
+    games: list[RawScoreCounter] = []
 
     def wrapped() -> gymnasium.Env[Any, Any]:
         env: gymnasium.Env[Any, Any] = make()
         if given:
-            games.append(Game(env))
+            games.append(RawScoreCounter(env))
             env = games[-1]
         for own in given:
             env = _wrap(env, **own)
@@ -74,7 +74,7 @@ def _wrap(env: gymnasium.Env[Any, Any], name: str, **arguments: Any) -> gymnasiu
     return wrapped
 
 
-class Game(gymnasium.Wrapper[Any, Any, Any, Any]):
+class RawScoreCounter(gymnasium.Wrapper[Any, Any, Any, Any]):
     """Counts the raw rewards of each game."""
 
     def __init__(self, env: gymnasium.Env[Any, Any]) -> None:
@@ -110,7 +110,7 @@ class Game(gymnasium.Wrapper[Any, Any, Any, Any]):
 class RawScores(VectorWrapper[Any, Any, Any, Any, Any]):
     """Adds the raw rewards of each step to its info, and which games have ended."""
 
-    def __init__(self, envs: VectorEnv[Any, Any, Any], games: Sequence[Game]) -> None:
+    def __init__(self, envs: VectorEnv[Any, Any, Any], games: Sequence[RawScoreCounter]) -> None:
         super().__init__(envs)
         self._games = games
 

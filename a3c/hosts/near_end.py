@@ -38,7 +38,7 @@ RETRY_DELAYS_S = (0.5, 1.0, 2.0, 5.0)
 LAST_RETRIES_S = 12.0  # retries of a lost connection while the run ends
 
 
-class Follower:
+class RemoteProcess:
     def __init__(self, run: RunDir, process: Process, plan: Plan) -> None:
         self._run, self._process = run, process
         self._host = plan.host_of(process)
@@ -186,7 +186,7 @@ def main() -> int:
     try:
         plan = Plan.load(run)
         known = {process.name: process for process in (*plan.processes, *plan.reserved)}
-        return Follower(run, known[sys.argv[2]], plan).run()
+        return RemoteProcess(run, known[sys.argv[2]], plan).run()
     except UserError as error:
         print_line(str(error))
         return EXIT_USAGE

@@ -28,7 +28,7 @@ from a3c.process import process_records
 from a3c.process.console import beside, command, count, discard, from_here
 from a3c.run import checkpoint, resume, rundir
 from a3c.run.checkpoint import CANDIDATE, Manifest, is_over
-from a3c.run.rows import Follower, latest, parse_row
+from a3c.run.rows import RowFollower, latest, parse_row
 from a3c.run.rundir import REPOSITORY, RunDir
 from a3c.watch.snapshot import Curve, one_line
 from a3c.watch.status import Reader
@@ -92,7 +92,7 @@ def showing(run: RunDir) -> Iterator[Callable[[], None]]:
 
         board = Dashboard(run)
     if board is None or not board.is_on_screen:  # such as with TERM=dumb
-        yield Progress(run).poll
+        yield ProgressLog(run).poll
         return
     root = logging.getLogger()
     handlers = root.handlers[:]
@@ -104,7 +104,7 @@ def showing(run: RunDir) -> Iterator[Callable[[], None]]:
             root.handlers = handlers
 
 
-class Progress:
+class ProgressLog:
     """Logs a line every few seconds, and whenever a process changes its state."""
 
     def __init__(self, run: RunDir) -> None:
@@ -116,7 +116,7 @@ class Progress:
         self._curve = Curve(run.metrics(CHIEF))
         self._waits: set[str] = set()
         losses = run.metrics("losses")
-        self._losses = Follower(losses, losses.stat().st_size if losses.exists() else 0)
+        self._losses = RowFollower(losses, losses.stat().st_size if losses.exists() else 0)
 
     def poll(self) -> None:
         """Log the news in the run's files; without progress, once which process waits for which."""

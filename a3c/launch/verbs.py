@@ -26,7 +26,7 @@ from a3c.launch import catalogue, hosts, run_summary, supervisor, sweep
 from a3c.process import console, process_records
 from a3c.process.process_records import ENDED_STATES, Identity, ProcessRecord
 from a3c.run import rundir
-from a3c.run.rows import Follower
+from a3c.run.rows import RowFollower
 from a3c.run.rundir import RunDir
 from a3c.watch import status as reading
 from a3c.watch.snapshot import lines, printable, score
@@ -87,7 +87,7 @@ def logs(arguments: argparse.Namespace) -> None:
             rundir.find(wanted)
             remedy = f"did you mean `logs --run {shlex.quote(wanted)}`?"
         raise UserError(f"{found.name} has no log of {wanted!r}: {remedy}")
-    followers: dict[Path, Follower] = {}
+    followers: dict[Path, RowFollower] = {}
     while True:
         files = [folder / f"{wanted}.log"] if wanted else sorted(folder.glob("*.log"))
         prefix = len(files) > 1
@@ -97,7 +97,7 @@ def logs(arguments: argparse.Namespace) -> None:
             except OSError as error:
                 why = error.strerror
                 raise UserError(f"{file} can't be read ({why}): make it readable") from None
-            for line in followers.setdefault(file, Follower(file)).lines():
+            for line in followers.setdefault(file, RowFollower(file)).lines():
                 for text in line.decode(errors="replace").splitlines() or [""]:
                     print(f"{file.stem:12} {text}" if prefix else text)
             sys.stdout.flush()

@@ -24,7 +24,7 @@ from a3c.errors import UserError
 from a3c.learn.agent import Agent
 from a3c.learn.rollout import Autoreset, EnvironmentErrors, PlayedStep
 from a3c.net.network import Network
-from a3c.process.console import Progress, count
+from a3c.process.console import ProgressLine, count
 from a3c.process.environment import adopt_environment
 from a3c.run import checkpoint
 from a3c.run.checkpoint import DamagedCheckpointError
@@ -86,7 +86,7 @@ class EvaluationSetup:
             state = action.state
 
     def play(
-        self, directory: Path, episodes: int, progress: Progress | None = None
+        self, directory: Path, episodes: int, progress: ProgressLine | None = None
     ) -> list[Episode]:
         """Play whole games with a checkpoint, several at once, and show the progress."""
         with closing(self.envs(min(episodes, MAX_ENVS))) as envs:

@@ -132,7 +132,7 @@ def beside(mean: float, mark: float | None) -> str:
     return f"{mean:,.{decimals}f}"
 
 
-class Progress:
+class ProgressLine:
     """Shows on stderr how far long work is: a terminal in one line, other streams in a few."""
 
     def __init__(

@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 
 from a3c.process.console import beside, count, table
 from a3c.process.process_records import ENDED_STATES, LastExit
-from a3c.run.rows import Follower, parse_row
+from a3c.run.rows import RowFollower, parse_row
 
 LIVE_STATES = ("starting", "running", "restarting")
 
@@ -232,7 +232,7 @@ class Curve:
 
     def __init__(self, path: Path) -> None:
         self.points: list[Point] = []
-        self._follower = Follower(path)
+        self._follower = RowFollower(path)
         self.update()
 
     def update(self) -> None:

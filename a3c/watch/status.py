@@ -44,7 +44,7 @@ class Reader:
     def __init__(self, run: RunDir) -> None:
         self._run = run
         self._cache = rows.Cache()
-        self._episodes = rows.Follower(run.metrics("episodes"))
+        self._episodes = rows.RowFollower(run.metrics("episodes"))
         self._games: Counter[int] = Counter()  # by worker
         self._sampler = Sampler()
 
