@@ -35,7 +35,7 @@ from tests import Log, Out, Patch, videos
 from tests.fake_runs import configure, manifest_of
 from tests.runs import REPOSITORY, call, call_script, launcher, started, wait_until
 from tests.snapshots import write_values
-from tests.test_loaded import untrained
+from tests.test_loaded_agent import untrained
 from tests.test_scaling import OF_OTHERS
 from tests.videos import HEADLESS
 

@@ -29,7 +29,7 @@ from a3c.plot import network_pictures
 from a3c.run.tensorboard import Pictures, TensorBoardSink
 from tests.clusters import REPOSITORY, batch_of, rows, small_config, worker
 from tests.graphs import run
-from tests.test_loaded import untrained
+from tests.test_loaded_agent import untrained
 from tests.test_tensorboard import shown
 
 FLOATS = spaces.Box(-1.0, 1.0, (2, 3), np.float64)

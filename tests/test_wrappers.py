@@ -23,7 +23,7 @@ from a3c.run.metrics import Episode
 from tests.clusters import config
 from tests.fake_runs import configure
 from tests.scripted import ACTIONS, Script, ScriptedActor, ScriptedEnv
-from tests.test_loaded import untrained
+from tests.test_loaded_agent import untrained
 
 OUTCOME = "examples.reward_shaping:Outcome"
 

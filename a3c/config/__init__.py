@@ -7,7 +7,7 @@ import os
 from dataclasses import dataclass, field
 from typing import Any, Literal, NamedTuple, Self
 
-from a3c.config.own_code import networks
+from a3c.config.user_code import networks
 
 
 def option(

@@ -11,7 +11,7 @@ import gymnasium
 import numpy as np
 from gymnasium.vector import AutoresetMode, SyncVectorEnv, VectorEnv, VectorWrapper
 
-from a3c.config import own_code
+from a3c.config import user_code
 from a3c.errors import UserError
 
 REWARDS, ENDS = "raw_rewards", "raw_ends"  # in the info of every step
@@ -65,11 +65,11 @@ class Copies(SyncVectorEnv):
 
 def _wrap(env: gymnasium.Env[Any, Any], name: str, **arguments: Any) -> gymnasium.Env[Any, Any]:
     subject = f"wrapper {name}"
-    wrapper = own_code.find(name, subject, "Wrapper")
-    with own_code.as_user_error(subject):
+    wrapper = user_code.find(name, subject, "Wrapper")
+    with user_code.as_user_error(subject):
         wrapped = wrapper(env, **arguments)
     if not isinstance(wrapped, gymnasium.Env):
-        made = own_code.kind_of(wrapped)
+        made = user_code.kind_of(wrapped)
         raise UserError(f"{subject} gave {made}: let it be a gymnasium.Wrapper")
     return wrapped
 

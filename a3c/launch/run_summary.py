@@ -19,7 +19,7 @@ from a3c.cluster.hostfile import directory_of
 from a3c.cluster.plan import Plan
 from a3c.cluster.topology import CHIEF
 from a3c.config import Config
-from a3c.config.own_code import networks
+from a3c.config.user_code import networks
 from a3c.errors import A3CError, UserError
 from a3c.hosts import elsewhere
 from a3c.launch.supervisor import Interruption, Keepers, Outcome, Supervisor

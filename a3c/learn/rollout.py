@@ -9,7 +9,7 @@ from gymnasium.spaces import Box
 from gymnasium.vector import AutoresetMode, VectorEnv
 
 from a3c.config import Config, LearningConfig
-from a3c.config.own_code import describe
+from a3c.config.user_code import describe
 from a3c.env import wrappers
 from a3c.errors import PlayError, UserError
 from a3c.learn.returns import NUM_OF_RETURNS, discounted_so_far, n_step, return_deviation

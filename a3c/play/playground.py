@@ -16,7 +16,7 @@ from gymnasium.envs.registration import load_env_creator
 from gymnasium.spaces import Box
 
 from a3c.config import Config, EnvConfig
-from a3c.config.own_code import describe
+from a3c.config.user_code import describe
 from a3c.env import atari, seeding, wrappers
 from a3c.env.environments import MISSING, has_own_end, import_module_of
 from a3c.env.spaces import Envs

@@ -16,7 +16,7 @@ import imageio_ffmpeg
 from PIL import Image
 
 from a3c.config import Config
-from a3c.config.own_code import describe
+from a3c.config.user_code import describe
 from a3c.env.spaces import Envs
 from a3c.errors import UserError
 from a3c.learn.agent import Agent

@@ -20,7 +20,7 @@ import a3c
 import envs
 import model
 from a3c.errors import UserError
-from a3c.play.loaded import LoadedAgent
+from a3c.play.loaded_agent import LoadedAgent
 from a3c.play.playground import EvaluationSetup
 from tests.fake_runs import configure, manifest_of
 from tests.runs import REPOSITORY, call
@@ -131,12 +131,14 @@ class Lock(gymnasium.Env[Any, Any]):
         return np.zeros(2, np.float32), 1.0, self.steps == 3, False, info | named_like_gymnasiums
 
 
-gymnasium.register("CombinationLock-v0", "tests.test_loaded:Lock")
+gymnasium.register("CombinationLock-v0", "tests.test_loaded_agent:Lock")
 
 
 def test_each_choice_has_probabilities_and_the_last_step_its_info(tmp_path: Path) -> None:
     shaping = {"name": "examples.reward_shaping:Outcome"}
-    agent = untrained(tmp_path, env_id="tests.test_loaded:CombinationLock-v0", wrapper=(shaping,))
+    agent = untrained(
+        tmp_path, env_id="tests.test_loaded_agent:CombinationLock-v0", wrapper=(shaping,)
+    )
     env = agent.make_env()
     observation, _ = env.reset(seed=1)
     infos = [env.step(agent.act(observation).action)[-1] for _ in range(3)]
