@@ -131,14 +131,12 @@ class Lock(gymnasium.Env[Any, Any]):
         return np.zeros(2, np.float32), 1.0, self.steps == 3, False, info | named_like_gymnasiums
 
 
-gymnasium.register("CombinationLock-v0", "tests.test_loaded_agent:Lock")
+gymnasium.register("Lock-v0", "tests.test_loaded_agent:Lock")
 
 
 def test_each_choice_has_probabilities_and_the_last_step_its_info(tmp_path: Path) -> None:
     shaping = {"name": "examples.reward_shaping:Outcome"}
-    agent = untrained(
-        tmp_path, env_id="tests.test_loaded_agent:CombinationLock-v0", wrapper=(shaping,)
-    )
+    agent = untrained(tmp_path, env_id="tests.test_loaded_agent:Lock-v0", wrapper=(shaping,))
     env = agent.make_env()
     observation, _ = env.reset(seed=1)
     infos = [env.step(agent.act(observation).action)[-1] for _ in range(3)]

@@ -23,9 +23,8 @@ from a3c.cluster import plan as planning
 from a3c.cluster.hostfile import directory_of, ssh_command
 from a3c.cluster.plan import Plan
 from a3c.errors import EXIT_CRASH, EXIT_FATAL, EXIT_OK, EXIT_USAGE, UserError
-from a3c.hosts import elsewhere
 from a3c.hosts.connection import Connection, write_all
-from a3c.hosts.elsewhere import Elsewhere
+from a3c.hosts.remote_processes import LastSeen, path_of, write
 from a3c.keeper.spec import Process
 from a3c.process import console
 from a3c.process.process_records import ProcessRecord, from_json
@@ -43,7 +42,7 @@ class RemoteProcess:
         self._run, self._process = run, process
         self._host = plan.host_of(process)
         self._log_place: int | None = None  # of the data printed so far; None before it is attached
-        self._seen = Elsewhere(self._host.name, None, None)
+        self._seen = LastSeen(self._host.name, None, None)
         self._asked_at: float | None = None
         self._status = -1
 
@@ -146,7 +145,7 @@ class RemoteProcess:
     def _note(self, **changes: Any) -> None:
         self._seen = replace(self._seen, **changes)
         with contextlib.suppress(OSError):  # disk full: the next change writes it again
-            elsewhere.write(elsewhere.path_of(self._run, self._process.name), self._seen)
+            write(path_of(self._run, self._process.name), self._seen)
 
     def _copy(self, name: str, data: bytes) -> None:
         """Append data of a remote file to its local copy; log data goes to stdout."""
