@@ -22,7 +22,7 @@ from a3c.process.console import beside, count
 from a3c.run import checkpoint, resume
 from a3c.run.checkpoint import Manifest
 from a3c.run.metrics import WINDOW, ClusterTracker, JsonlSink
-from a3c.run.resume import Life
+from a3c.run.resume import PsStart
 from a3c.run.rows import Cache, latest, read_rows
 from a3c.server.exchange import Reply
 from a3c.server.store import END_REASONS, Snapshot, Store
@@ -86,7 +86,7 @@ class Chief:
         run_dir: Path,
         reply: Reply,
         manifest: Manifest | None,
-        life: Life,
+        ps_start: PsStart,
         games: EvaluationProcess | None,
     ) -> None:
         """`games` plays the evaluation games; None skips the confirmation."""
@@ -104,14 +104,14 @@ class Chief:
         self._failed_saves = 0
         self._leaving, self._has_left = threading.Lock(), False
         self._tracker = ClusterTracker(now, reply.global_step, reply.num_updates)
-        known = resume.remember(run_dir / "metrics", manifest, life)
+        known = resume.chief_state(run_dir / "metrics", manifest, ps_start)
         self._wall_before = known.wall_s
         self._tracker.episodes = known.episodes
         self._tracker.returns.extend(known.returns)
         reports = run_dir / "metrics" / "episodes.jsonl"
         self._episodes = JsonlSink(reports)
-        where = resume.restart_point(reports, life, reply.global_step)
-        self._episodes.restart(where, ps_life=life.number, episodes=known.episodes)
+        where = resume.restart_point(reports, ps_start, reply.global_step)
+        self._episodes.restart(where, ps_life=ps_start.number, episodes=known.episodes)
         self._began = self._drained = now
         # After a restart of the chief a checkpoint is due at once.
         self._saved = now if known.is_fresh else -math.inf

@@ -27,7 +27,7 @@ from a3c.process.heartbeat import Heartbeat
 from a3c.process.signals import StopRequest, leave_now
 from a3c.run.callbacks import Callbacks
 from a3c.run.metrics import JsonlSink, WorkerTracker
-from a3c.run.resume import Life, restart_point
+from a3c.run.resume import PsStart, restart_point
 from a3c.run.tensorboard import Pictures, TensorBoardSink
 from a3c.server.serving import start_server
 from a3c.server.store import Store
@@ -84,13 +84,13 @@ class Worker:
         store = Store(cluster, task, target, agent.shapes, agent.statistics_size, config)
         self._store = store
         manifest = self._wait_until_ready(run_dir, agent)
-        life = store.attach(self._exit_when_stuck)
+        ps_start = store.attach(self._exit_when_stuck)
         self._stopwatch = Stopwatch()
         self._learner = Learner(agent, store, config, self._stopwatch, seed=seed)
         reply = self._learner.reply
         self._chief: Chief | None = None
         if task.is_chief:
-            self._chief = Chief(store, config, run_dir, reply, manifest, life, games)
+            self._chief = Chief(store, config, run_dir, reply, manifest, ps_start, games)
         self._policy = network.policy
         self._make_player = functools.partial(
             Player,
@@ -112,15 +112,15 @@ class Worker:
         self._reported_at = self._row_at = time.monotonic()
         self._tracker = WorkerTracker(self._row_at)
         self._callbacks = Callbacks(config.run.callback if task.is_chief else (), run_dir)
-        self._open_sinks(run_dir, life, agent)
+        self._open_sinks(run_dir, ps_start, agent)
 
-    def _open_sinks(self, run_dir: Path, life: Life, agent: Agent) -> None:
+    def _open_sinks(self, run_dir: Path, ps_start: PsStart, agent: Agent) -> None:
         rows = run_dir / "metrics" / f"{self._task.name}.jsonl"
         board = TensorBoardSink(run_dir / "events" / self._task.name)
         sinks, now = (JsonlSink(rows), board), self._learner.reply.global_step
-        where = restart_point(rows, life, now)
+        where = restart_point(rows, ps_start, now)
         for sink in sinks:
-            sink.restart(where, ps_life=life.number, now=now)
+            sink.restart(where, ps_life=ps_start.number, now=now)
         self._pictures: Pictures | None = None
         if self._task.is_chief:
             board.graph(agent.graph_def())

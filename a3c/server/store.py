@@ -17,7 +17,7 @@ import tensorflow as tf
 from a3c.cluster.topology import Cluster, Task
 from a3c.config import Config
 from a3c.errors import RetryableError
-from a3c.run.resume import Life
+from a3c.run.resume import PsStart
 from a3c.server import sessions
 from a3c.server.exchange import GATHERED, Exchange, Push, Reply
 from a3c.server.layout import by_parameter, by_shard, cut
@@ -35,7 +35,7 @@ END_REASONS = ("solved", "max_env_steps", "max_wall_time", "patience")  # why a 
 
 
 class Flags:
-    """`ready`, `finished` (why), `attached` (by worker) and the ps's `life`, in the current graph.
+    """`ready`, `finished` (why), `attached` (by worker) and `ps_start`, in the current graph.
 
     They are never saved: after a restore the run is not finished, and no worker is attached.
     """
@@ -45,8 +45,8 @@ class Flags:
             self.ready = held("ready", (), tf.bool)
             self.finished = held("finished", (), tf.int64)
             self.attached = held("attached", (num_workers,), tf.int64)
-            self.life = held("life", (2,), tf.int64)
-            self.variables = [self.ready, self.finished, self.attached, self.life]
+            self.ps_start = held("ps_start", (2,), tf.int64)
+            self.variables = [self.ready, self.finished, self.attached, self.ps_start]
             self.worker, self.presence = (tf.compat.v1.placeholder(tf.int64, []) for _ in range(2))
             self.set_attached = tf.compat.v1.scatter_update(
                 self.attached, [self.worker], [self.presence]
@@ -120,28 +120,28 @@ class Store:
             return bool(self._run(self._all_exist) and self._run(self._flags.ready))
 
     def initialize(self, values: Mapping[str, np.ndarray]) -> None:
-        """Initialise the ps, write `values`, and begin a new life of the ps at their env step.
+        """Initialise the ps, write `values`, and note that the ps starts at their env step.
 
         `ready` is written last: if the chief dies during this call, the ps counts as uninitialised.
         """
         self._run(self._initializer)
         self._assign(by_shard(values, self.layout, self._saved))
-        self._assign({"life": Life(secrets.randbits(53), int(values.get("global_step", 0)))})
+        self._assign({"ps_start": PsStart(secrets.randbits(53), int(values.get("global_step", 0)))})
         self._assign({"ready": True})
 
     def _assign(self, values: Mapping[str, Any]) -> None:
         fed = {self._inputs[name]: value for name, value in values.items()}
         self._run([self._assigns[name] for name in values], fed)
 
-    def attach(self, on_stuck: Callable[[RetryableError], None]) -> Life:
-        """Register this worker, so that the ps waits for it; returns the current life of the ps.
+    def attach(self, on_stuck: Callable[[RetryableError], None]) -> PsStart:
+        """Register this worker, so that the ps waits for it; returns how the ps started.
 
         If the ps is lost and a call hangs, `on_stuck` is called in another thread.
         """
         self._set_presence(1)
-        life = Life(*self._run(self._flags.life).tolist())
+        ps_start = PsStart(*self._run(self._flags.ps_start).tolist())
         threading.Thread(target=self._watch, args=[on_stuck], daemon=True).start()
-        return life
+        return ps_start
 
     def _watch(self, on_stuck: Callable[[RetryableError], None]) -> None:
         """Wait for the loss of a ps; then end a call that doesn't fail by itself.
