@@ -209,7 +209,7 @@ def test_games_in_play_when_the_run_is_stopped_count_for_nothing(tmp_path: Path)
     scored = Scored()
     chief = chief_of(ReportingStore(), tmp_path, scored)
     tick(chief, *[51.0] * 100)
-    chief.give_up_confirmation()
+    chief.cancel_evaluation()
     chief.save_for_leaving()
     assert scored.is_closed
     assert manifest(tmp_path).reason == "interrupted"

@@ -153,7 +153,7 @@ def test_any_number_of_ps_and_precision_give_the_same_numbers(num_ps: int, wire_
     push = push_of(backwards, 5, moments=moments, learning_rate=0.001)
     assert second.push(push).finished is False
     reply = first.pull()
-    rate = np.concatenate([np.full(s.size, 0.5 if s.apart else 1.0) for s in first.layout.shards])
+    rate = np.concatenate([np.full(s.size, 1 - 0.5 * s.separate) for s in first.layout.shards])
     step = 0.01 * gradient.astype(np.float64) + 0.001 * backwards.astype(np.float64)
     tolerance = 1e-6 if wire_dtype == "float32" else 1e-3
     np.testing.assert_allclose(reply.parameters, before - rate * step, atol=tolerance)
@@ -251,7 +251,7 @@ def test_value_only_weights_may_be_clipped_by_themselves_over_all_ps(num_ps: int
     gradient = np.linspace(0, 1, before.size, dtype=np.float32) ** 4
     store.push(push_of(gradient, 1, learning_rate=1.0))
     reply = store.push(push_of(3 * gradient, 1, learning_rate=1.0))
-    first = min(shard.start for shard in store.layout.shards if shard.apart)
+    first = min(shard.start for shard in store.layout.shards if shard.separate)
     assert 0 < first < before.size
     parts = zip(np.split(gradient, [first]), limits.values(), strict=True)
     step = [limit * part / np.linalg.norm(part) for part, limit in parts]

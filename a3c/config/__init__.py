@@ -276,7 +276,7 @@ class LearningConfig:
         return self.value_optimizer == "own"
 
     @property
-    def is_critic_apart(self) -> bool:
+    def has_critic_settings(self) -> bool:
         """Whether value-only weights have a learning rate or a clip of their own."""
         if self.has_value_optimizer:
             return False

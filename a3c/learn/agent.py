@@ -86,7 +86,7 @@ class Agent:
                 self._normal = self._statistics[: observations.statistics_size(observation_space)]
             inputs, outputs = self._build_acting(greedy)
             self._variables = tf.compat.v1.trainable_variables()
-            if config.learning.is_critic_apart:  # value-only parameters come last
+            if config.learning.has_critic_settings:  # value-only parameters come last
                 self._variables.sort(key=lambda v: optimizers.is_value_only(_short_name(v)))
             sizes = [variable.shape.num_elements() for variable in self._variables]
             flat = tf.compat.v1.placeholder(tf.float32, [sum(sizes)], "parameters")
@@ -279,8 +279,8 @@ class Agent:
             elif len(limits) > 1:
                 sizes = [0, 0]
                 for variable in self._variables:
-                    is_apart = optimizers.is_value_only(_short_name(variable))
-                    sizes[is_apart] += variable.shape.num_elements()
+                    is_separate = optimizers.is_value_only(_short_name(variable))
+                    sizes[is_separate] += variable.shape.num_elements()
                 parts = tf.split(parts[0], sizes)
         norms = [tf.norm(part) for part in parts]
         factors = map(optimizers.clipped, norms, limits)

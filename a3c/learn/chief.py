@@ -152,7 +152,7 @@ class Chief:
         if self._restored is not None and checkpoint.is_solved(self._restored, self._config.run):
             return True
         if self._candidate is not None:
-            return self._look_at_confirmation(self._candidate)
+            return self._poll_evaluation(self._candidate)
         mark, whose = self._config.run.stop_at_return, "training"
         mean = self._tracker.mean_of_last(self._stop_games)
         if self._config.run.stop_worker_games is not None:
@@ -180,7 +180,7 @@ class Chief:
         self._candidate = candidate
         return False
 
-    def _look_at_confirmation(self, candidate: Path) -> bool:
+    def _poll_evaluation(self, candidate: Path) -> bool:
         """Whether the games have ended and solved the run; otherwise sets the next attempt."""
         mark = self._config.run.stop_at_return
         scores = self._games.poll() if self._games else None
@@ -223,7 +223,7 @@ class Chief:
         log.info("checkpoint %s (solved)", path)
         return True
 
-    def give_up_confirmation(self) -> None:
+    def cancel_evaluation(self) -> None:
         if self._games is not None:
             self._games.close()
             self._games = None
@@ -292,7 +292,7 @@ class Chief:
         while self._candidate is not None and go_on():
             if self._is_solved():
                 reason = "solved"
-        self.give_up_confirmation()
+        self.cancel_evaluation()
         self._store.finish(reason)
         deadline = time.monotonic() + _LAST_PUSHES_S
         while self._at_work()[1:].any() and time.monotonic() < deadline and go_on():

@@ -31,8 +31,8 @@ class Rollout(NamedTuple):
     discounts: np.ndarray  # [T, B], gamma, or 0 at the last step of a return
     values: np.ndarray  # [T, B]
     bootstrap_value: np.ndarray  # [B]
-    after: np.ndarray  # [B, ...], the observations after the last row
-    after_starts: np.ndarray  # [B], true where they are the first of an episode
+    next_observations: np.ndarray  # [B, ...], the observations after the last row
+    next_starts: np.ndarray  # [B], true where they are the first of an episode
     mask: np.ndarray  # [T, B], 1 where the row trains
     starts: np.ndarray  # [T, B], true at the first observation of an episode
     state: np.ndarray  # [B, S], the recurrent state before the first row
@@ -240,8 +240,8 @@ class Player:
                 rewards=rewards,
                 discounts=discounts,
                 bootstrap_value=bootstrap,
-                after=self._observations,
-                after_starts=self._autoreset.starts,
+                next_observations=self._observations,
+                next_starts=self._autoreset.starts,
                 state=state,
                 episodes=self._episodes,
                 info=self._info,
@@ -311,7 +311,7 @@ class Player:
             return lives.astype(int)
 
 
-class Sliding:
+class FixedStepReturns:
     """Returns of exactly N steps, also beyond a rollout's end; for networks without a memory.
 
     It keeps the samples that have not seen N further steps for the next rollouts.

@@ -106,8 +106,8 @@ class Worker:
             on_step=show(envs, agent) if show else None,
         )
         self._dropped_in_a_row = 0
-        self._unseen = set(config.run.info_metrics)
-        self._narrated = 0  # env steps of the first environment
+        self._missing_info = set(config.run.info_metrics)
+        self._env_steps = 0  # env steps of the first environment
         self._reports: list[tuple[float, float, float, float]] = []  # of games, for the chief
         self._reported_at = self._row_at = time.monotonic()
         self._tracker = WorkerTracker(self._row_at)
@@ -203,28 +203,28 @@ class Worker:
             loss, norm = update.metrics["loss/total"], update.metrics["train/gradient_norm"]
             log.warning("dropped a rollout: loss %s, gradient norm %s", loss, norm)
         if 0 < self._config.learning.max_dropped_rollouts <= self._dropped_in_a_row:
-            culprit = not_finite(rollout, update.reply.parameters)
-            if culprit == "weights":
+            cause = not_finite(rollout, update.reply.parameters)
+            if cause == "weights":
                 self._store.detach()
-            raise (FatalError if culprit == "weights" else UnplayableError)(
+            raise (FatalError if cause == "weights" else UnplayableError)(
                 f"dropped {count(self._dropped_in_a_row, 'rollout')} in a row, because the "
-                f"{culprit} were not finite: {_REMEDIES[culprit]}; "
+                f"{cause} were not finite: {_REMEDIES[cause]}; "
                 "--max-dropped-rollouts sets the limit"
             )
 
-        self._unseen -= {name for name, values in rollout.info.items() if values}
-        if rollout.episodes and self._unseen:
-            names = ", ".join(sorted(self._unseen))
+        self._missing_info -= {name for name, values in rollout.info.items() if values}
+        if rollout.episodes and self._missing_info:
+            names = ", ".join(sorted(self._missing_info))
             log.warning("info_metrics %s: a whole game had no such number in its info", names)
-            self._unseen = set()
+            self._missing_info = set()
         for game in rollout.episodes if run.log_games else ():
             steps = count(game.length, "env step")
             log.info("a game ended with a return of %g after %s", game.episode_return, steps)
         for t in np.flatnonzero(rollout.mask[:, 0]) if run.log_policy_every else ():
-            self._narrated += 1
-            if self._narrated % run.log_policy_every == 0:
-                policy = self._policy.shown(rollout.policy_parameters[t, 0])
-                log.info("step %d: policy %s  V %.3f", self._narrated, policy, rollout.values[t, 0])
+            self._env_steps += 1
+            if self._env_steps % run.log_policy_every == 0:
+                shown = self._policy.shown(rollout.policy_parameters[t, 0])
+                log.info("step %d: policy %s  V %.3f", self._env_steps, shown, rollout.values[t, 0])
         if self._pictures:
             self._pictures.offer(at, rollout.observations)
 
@@ -295,7 +295,7 @@ class Worker:
                 self._stop.wait(WAIT_INTERVAL_S)
                 if self._learner.refresh().global_step > step:
                     step, moved_at = self._learner.reply.global_step, time.monotonic()
-            self._chief.give_up_confirmation()
+            self._chief.cancel_evaluation()
             self._chief.save("interrupted")
         self._store.detach()
         raise error
@@ -312,7 +312,7 @@ class Worker:
                 log.info("the run is over: %s", reason)
                 self._chief.end_run(reason, lambda: self._beat() and not self._stop.wait(PAUSE_S))
             else:
-                self._chief.give_up_confirmation()
+                self._chief.cancel_evaluation()
                 self._chief.save_for_leaving()
         self._store.detach()
         self._callbacks.close()

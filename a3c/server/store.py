@@ -75,8 +75,8 @@ class Store:
         self._task = task
         self._timeout_s = config.cluster.connect_timeout_s
         num_ps = len(cluster.ps)
-        is_apart = is_value_only if config.learning.is_critic_apart else lambda _: False
-        self.layout = cut(shapes, num_ps, is_apart)
+        is_separate = is_value_only if config.learning.has_critic_settings else lambda _: False
+        self.layout = cut(shapes, num_ps, is_separate)
         # All else is on the first ps.
         place = {shard.name: shard.ps for shard in self.layout.shards}
         setter = tf.compat.v1.train.replica_device_setter(
