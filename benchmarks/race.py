@@ -391,7 +391,7 @@ def figure(
         (line,) = axes.plot(minutes, means, label=label, linewidth=2)
         line.set(**pictures.line_style(i))
     axes.set_xlim(left=0)
-    pictures.dress(axes, "minutes of its own, start included", "mean return")
+    pictures.style_axes(axes, "minutes of its own, start included", "mean return")
     pictures.legend_below(made, [axes])
     return made
 

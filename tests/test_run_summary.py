@@ -18,7 +18,7 @@ from a3c.hosts import remote_processes
 from a3c.launch import run_summary
 from a3c.launch.run_summary import closing, summarise
 from a3c.launch.supervisor import Interruption, Outcome
-from a3c.process.console import beside
+from a3c.process.console import format_mean
 from a3c.run import rundir
 from a3c.run.checkpoint import newest_valid
 from tests import Log, Out, Patch
@@ -195,7 +195,7 @@ def test_a_mean_is_never_rounded_past_its_mark() -> None:
         *((0.94, 0.95, "0.94"), (0.9496, 0.95, "0.9496"), (474.96, 475.0, "474.96")),
         *((12.34, None, "12.3"), (500.0, 475.0, "500.0"), (0.95, 0.95, "0.95")),
     ):
-        assert beside(mean, mark) == shown
+        assert format_mean(mean, mark) == shown
         assert mark is None or (float(shown) >= mark) == (mean >= mark)
 
 

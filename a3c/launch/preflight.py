@@ -43,7 +43,7 @@ class Facts(NamedTuple):
     no_display: str | None = None  # why no window can be opened; None if one can
 
 
-def look(path: Path) -> Facts:
+def measure_machine(path: Path) -> Facts:
     """This machine's resources for a run in the directory `path`, which need not exist yet."""
     import psutil
 

@@ -18,7 +18,7 @@ from a3c.errors import FatalError
 from a3c.learn.agent import Agent
 from a3c.learn.games import EvaluationProcess
 from a3c.process import process_records
-from a3c.process.console import beside, count
+from a3c.process.console import count, format_mean
 from a3c.run import checkpoint, resume
 from a3c.run.checkpoint import Manifest
 from a3c.run.metrics import WINDOW, ClusterTracker, JsonlSink
@@ -173,7 +173,7 @@ class Chief:
         log.info(
             "the last %d games of %s have a mean of %s: playing %s with the weights of "
             "env step %s, while training goes on",
-            *(self._stop_games, whose, beside(mean, mark)),
+            *(self._stop_games, whose, format_mean(mean, mark)),
             *(count(games, "game"), f"{int(candidate.name):,}"),
         )
         self._games.start(candidate, games)
@@ -197,7 +197,7 @@ class Chief:
                 "not solved: the mean of %s at env step %s is %s, the goal is %g; training "
                 "goes on for at least %d more games",
                 *(count(scores["episodes"], "game"), f"{int(candidate.name):,}"),
-                *(beside(scores["mean"], mark), mark, self._stop_games),
+                *(format_mean(scores["mean"], mark), mark, self._stop_games),
             )
         self._judge_at = self._tracker.episodes + self._stop_games
         self._tracker.by_worker.clear()
@@ -218,7 +218,7 @@ class Chief:
             log.info(
                 "solved: the mean of %s at env step %s is %s",
                 *(count(scores["episodes"], "game"), f"{int(path.name):,}"),
-                beside(scores["mean"], self._config.run.stop_at_return),
+                format_mean(scores["mean"], self._config.run.stop_at_return),
             )
         log.info("checkpoint %s (solved)", path)
         return True
