@@ -30,15 +30,15 @@ from a3c.config import Config  # noqa: E402
 from a3c.config.command_line import parse_config  # noqa: E402
 from a3c.learn.agent import Agent, Batch  # noqa: E402
 from a3c.net.observations import channels_last  # noqa: E402
-from benchmarks.turns import Tally  # noqa: E402
+from benchmarks.turns import StepCounter  # noqa: E402
 
 
 def main() -> None:
     """Play without end, and write a row with the env steps so far at intervals."""
     path, *flags = sys.argv[1:]
-    tally = Tally(Path(path))
+    counter = StepCounter(Path(path))
     for steps in play(flags):
-        tally.add(steps)
+        counter.add(steps)
 
 
 def play(flags: Sequence[str]) -> Iterator[int]:

@@ -109,7 +109,7 @@ class Turns:
         return sum(min(end, until) - begin for begin, end in self._turns if begin < until)
 
 
-class Racer:
+class RacingProgram:
     """A program that starts in its first turn and is frozen between turns."""
 
     def __init__(self, contestant: Contestant, seed: int, arguments: argparse.Namespace) -> None:
@@ -135,7 +135,7 @@ class Racer:
         if self._tree is None:
             self._began = begin
             self._tree = Tree(self._start())
-        self._tree.thaw()
+        self._tree.resume()
         while not self.ended and time.time() < begin + seconds:
             self._cpu_s = max(self._cpu_s, self._tree.cpu_seconds())  # 0 once it has ended
             time.sleep(POLL_S)
@@ -227,7 +227,7 @@ def main() -> int:
             venvs.make(venv, arguments.venvs)
         except venvs.VenvError as error:
             sys.exit(f"{venv} can't be installed here: {error}")
-    with racers(arguments) as field:
+    with racing_programs(arguments) as field:
         try:
             race(field, arguments)
         finally:
@@ -272,9 +272,9 @@ def parse() -> argparse.Namespace:
 
 
 @contextmanager
-def racers(arguments: argparse.Namespace) -> Iterator[list[Racer]]:
-    """The racers; all of them are ended on exit."""
-    field = [Racer(one, arguments.seed, arguments) for one in arguments.contestants]
+def racing_programs(arguments: argparse.Namespace) -> Iterator[list[RacingProgram]]:
+    """The racing_programs; all of them are ended on exit."""
+    field = [RacingProgram(one, arguments.seed, arguments) for one in arguments.contestants]
     try:
         yield field
     finally:
@@ -289,7 +289,7 @@ def variant(flags: str) -> Contestant:
     return Contestant(name, flags=tuple(words), any_game=True)
 
 
-def race(field: Sequence[Racer], arguments: argparse.Namespace) -> None:
+def race(field: Sequence[RacingProgram], arguments: argparse.Namespace) -> None:
     """Rounds of turns until a racer has solved the game or all have ended.
 
     They start in the first round, ours last, because ours can't be frozen during all other starts.
@@ -305,7 +305,7 @@ def race(field: Sequence[Racer], arguments: argparse.Namespace) -> None:
             return
 
 
-def tell(number: int, field: Sequence[Racer]) -> None:
+def tell(number: int, field: Sequence[RacingProgram]) -> None:
     """Print a line about a round."""
     rows = [racer.row() for racer in field]
     found = [f"{row.program} {row.env_steps:,} {row.mean_return_100:.1f}" for row in rows]

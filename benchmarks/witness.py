@@ -36,7 +36,7 @@ class Sample(NamedTuple):
 
 @dataclass
 class Witness:
-    """Observes a running cluster; after it has ended, `complaints` lists the violations."""
+    """Observes a running cluster; after it has ended, `violations` lists the broken invariants."""
 
     cluster: Spread
     lives: dict[tuple[str, int], list[Sample]] = field(default_factory=lambda: defaultdict(list))
@@ -63,7 +63,7 @@ class Witness:
             return
         self.lives[name, pid].append(sample)
 
-    def complaints(self, ps_deaths: list[float], goal: float) -> list[str]:
+    def violations(self, ps_deaths: list[float], goal: float) -> list[str]:
         """Every violated invariant, a line for each; for a cluster that has ended."""
         return [
             *self._falls(ps_deaths),
