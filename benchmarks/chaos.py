@@ -30,9 +30,9 @@ from typing import Any
 from a3c.run import rundir
 from benchmarks import machine
 from benchmarks.witness import Witness
-from tests.faults import wire
-from tests.faults.spread import Spread, spread
-from tests.faults.wire import Conditions
+from tests.faults import simulated_network
+from tests.faults.simulated_network import Conditions
+from tests.faults.spread_cluster import HostCluster, host_cluster
 from tests.full_disks import fill, small_disk
 from tests.runs import wait_until
 
@@ -51,7 +51,7 @@ SMALLEST_S, LONGEST_S = 1.0, 8.0  # of a fault that ends
 class Chaos:
     """Draws faults from a seed and injects them into a cluster."""
 
-    cluster: Spread
+    cluster: HostCluster
     random: random.Random
     disk: Path | None  # a small disk that may be filled
     ps_deaths: list[float] = field(default_factory=list)
@@ -126,16 +126,16 @@ def main() -> int:
     """Start the cluster, inject faults, end it, and judge."""
     arguments = parse()
     signal.signal(signal.SIGTERM, machine.end_by_signal)
-    if wire.why_not():
-        sys.exit(f"chaos.py: {wire.why_not()}")
+    if simulated_network.why_not():
+        sys.exit(f"chaos.py: {simulated_network.why_not()}")
     print(f"seed {arguments.seed}, {arguments.minutes:g} minutes", flush=True)
     with tempfile.TemporaryDirectory() as scratch:
         disk, book = Path(scratch) / "disk", Path(scratch) / "ledger"
         disk.mkdir()
         with (
             small_disk(disk, "256m"),
-            wire.hosts(1 + arguments.workers) as hosts,
-            spread(disk / "run", book, hosts, *GAMES[arguments.game], *FLAGS) as cluster,
+            simulated_network.hosts(1 + arguments.workers) as hosts,
+            host_cluster(disk / "run", book, hosts, *GAMES[arguments.game], *FLAGS) as cluster,
         ):
             report = run(cluster, disk, arguments)
     for line in report["complaints"]:
@@ -159,7 +159,7 @@ def parse() -> argparse.Namespace:
     return parser.parse_args()
 
 
-def run(cluster: Spread, disk: Path, arguments: argparse.Namespace) -> dict[str, Any]:
+def run(cluster: HostCluster, disk: Path, arguments: argparse.Namespace) -> dict[str, Any]:
     """Inject faults for a while, end the cluster in order, and judge it."""
     commit, began = rundir.git_commit(), time.time()
     wait_until(lambda: cluster.step > 0, "training")
@@ -170,7 +170,7 @@ def run(cluster: Spread, disk: Path, arguments: argparse.Namespace) -> dict[str,
     try:
         events = inject_until(chaos, began + 60 * arguments.minutes, arguments.gap)
         wait_until(lambda: all(cluster.pid(name) for name in cluster.hosts), "everybody back")
-        cluster.goes_on("training after all that")
+        cluster.wait_for_steps("training after all that")
     finally:
         over.set()
         watching.join()

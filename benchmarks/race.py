@@ -231,7 +231,7 @@ def main() -> int:
         try:
             race(field, arguments)
         finally:
-            rows = [racer.row() for racer in field]
+            rows = [program.row() for program in field]
             machine.append(arguments.output, rows)
             print("\n".join(summary(rows)))
             output = arguments.output
@@ -273,13 +273,13 @@ def parse() -> argparse.Namespace:
 
 @contextmanager
 def racing_programs(arguments: argparse.Namespace) -> Iterator[list[RacingProgram]]:
-    """The racing_programs; all of them are ended on exit."""
+    """The programs of the race; all of them are ended on exit."""
     field = [RacingProgram(one, arguments.seed, arguments) for one in arguments.contestants]
     try:
         yield field
     finally:
-        for racer in field:
-            racer.close()
+        for program in field:
+            program.close()
 
 
 def variant(flags: str) -> Contestant:
@@ -290,24 +290,24 @@ def variant(flags: str) -> Contestant:
 
 
 def race(field: Sequence[RacingProgram], arguments: argparse.Namespace) -> None:
-    """Rounds of turns until a racer has solved the game or all have ended.
+    """Rounds of turns until a program has solved the game or all have ended.
 
     They start in the first round, ours last, because ours can't be frozen during all other starts.
     """
     turn_s = min(arguments.turn, MAX_FROZEN_S / max(1, len(field) - 1))
     for number in range(round(60 * arguments.max_minutes / turn_s)):
-        for racer in field if number else field[::-1]:
-            if not racer.ended:
-                racer.turn(turn_s if number else max(turn_s, START_S))
+        for program in field if number else field[::-1]:
+            if not program.ended:
+                program.turn(turn_s if number else max(turn_s, START_S))
         tell(number + 1, field)
-        solved = not arguments.whole and any(racer.solved() for racer in field)
-        if solved or all(racer.ended for racer in field):
+        solved = not arguments.whole and any(program.solved() for program in field)
+        if solved or all(program.ended for program in field):
             return
 
 
 def tell(number: int, field: Sequence[RacingProgram]) -> None:
     """Print a line about a round."""
-    rows = [racer.row() for racer in field]
+    rows = [program.row() for program in field]
     found = [f"{row.program} {row.env_steps:,} {row.mean_return_100:.1f}" for row in rows]
     print(f"round {number}: {'; '.join(found)}", flush=True)
 

@@ -46,7 +46,7 @@ def kill_ten_times(cluster: Cluster, name: str) -> None:
     """
 
     def another() -> int | None:
-        cluster.hurry(name)
+        cluster.skip_restart_delay(name)
         return cluster.pid(name)
 
     kills = 0
@@ -110,7 +110,7 @@ def test_a_crash_loop_ends_as_failed_with_its_first_error_alone(cluster: Cluster
     cluster.switch("raise-in-reset.1")
 
     def is_failed() -> bool:
-        cluster.hurry("worker-1")
+        cluster.skip_restart_delay("worker-1")
         return cluster.record("worker-1").state == "failed"
 
     wait_until(is_failed, "the end of patience")

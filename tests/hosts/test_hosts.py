@@ -17,7 +17,7 @@ import pytest
 from a3c.hosts import remote_processes
 from a3c.process.process_records import ProcessRecord
 from a3c.run.rundir import RunDir
-from tests.faults.wire import Host
+from tests.faults.simulated_network import Host
 from tests.hosts import lan
 from tests.hosts.lan import Machine
 from tests.runs import ENDLESS, is_training, manifest, wait_until
