@@ -56,7 +56,7 @@ class Chaos:
     disk: Path | None  # a small disk that may be filled
     ps_deaths: list[float] = field(default_factory=list)
 
-    def inject_one(self) -> str:
+    def inject(self) -> str:
         """Inject one fault, wait until it is over, and return what it was."""
         worker = f"worker-{self.random.randrange(self.cluster.num_workers)}"
         anyone = self.random.choice(list(self.cluster.hosts))
@@ -210,9 +210,7 @@ def inject_until(chaos: Chaos, until: float, gap_s: float) -> list[dict[str, Any
     while time.time() < until:
         time.sleep(chaos.random.expovariate(1 / gap_s))
         at = time.time() - began
-        events.append(
-            {"at_s": round(at, 1), "what": chaos.inject_one(), "step": chaos.cluster.step}
-        )
+        events.append({"at_s": round(at, 1), "what": chaos.inject(), "step": chaos.cluster.step})
         print(f"{at:7.1f} s  step {events[-1]['step']:>11,}  {events[-1]['what']}", flush=True)
     return events
 

@@ -15,7 +15,7 @@ from a3c.server.exchange import Reply
 from a3c.server.store import Snapshot
 from tests import Log, Patch
 from tests.clusters import config
-from tests.fake_runs import FakeRun, configure, gone
+from tests.fake_runs import FakeRun, configure, dead
 from tests.runs import manifest
 from tests.snapshots import write
 
@@ -232,7 +232,7 @@ def test_a_save_that_our_bug_fails_is_told(tmp_path: Path, monkeypatch: Patch, c
 def test_a_killed_worker_is_not_counted_and_not_waited_for(tmp_path: Path) -> None:
     made = FakeRun(tmp_path / "run", configure(env_id="CartPole-v1", workers=2))
     made.process("worker-0")
-    made.process("worker-1", "failed", child=gone(), keeper=gone())
+    made.process("worker-1", "failed", child=dead(), keeper=dead())
     store = ReportingStore()
     store.at_work = [True, True]
     chief = chief_of(store, made.run.path)

@@ -60,7 +60,7 @@ def test_weights_are_halved_counters_are_exact_and_the_optimizer_is_left_out(pac
     assert {values[name].dtype for name in WEIGHTS} == {np.dtype(np.float32)}
 
 
-def test_it_verifies_keeps_the_manifest_and_is_for_all_to_read(packed: Path) -> None:
+def test_a_compact_one_verifies_and_all_may_read_it(packed: Path) -> None:
     manifest, whole = checkpoint.verify(packed), checkpoint.verify(packed.with_name("10"))
     assert checkpoint.is_compact(manifest)
     assert not checkpoint.is_compact(whole)

@@ -94,7 +94,7 @@ def test_a_recurrent_agent_remembers_until_the_game_ends(tmp_path: Path) -> None
         {"env_id": "CartPole-v1", "max_episode_steps": 5},
     ],
 )
-def test_its_environment_passes_gymnasiums_checker(tmp_path: Path, settings: Any) -> None:
+def test_make_env_passes_gymnasiums_checker(tmp_path: Path, settings: Any) -> None:
     agent = untrained(tmp_path, **settings)
     env = agent.make_env(render=True)
     with warnings.catch_warnings():

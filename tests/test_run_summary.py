@@ -22,7 +22,7 @@ from a3c.process.console import format_mean
 from a3c.run import rundir
 from a3c.run.checkpoint import newest_valid
 from tests import Log, Out, Patch
-from tests.fake_runs import FakeRun, configure, gone
+from tests.fake_runs import FakeRun, configure, dead
 from tests.runs import Python, wait_until
 
 SCORES = {"episodes": 20, "mean": 480.0, "median": 500.0, "stderr": 1.0, "min": 9.0, "max": 500.0}
@@ -257,12 +257,12 @@ def test_stop_ends_even_the_last_games(tmp_path: Path, python: Python, capsys: O
 
 
 @pytest.mark.parametrize("words", [["stop"], ["restart", "worker-1"], ["remove", "worker-1"]])
-def test_processes_elsewhere_are_named_with_their_host(
+def test_remote_processes_are_named_with_their_host(
     tmp_path: Path, words: Any, capsys: Out
 ) -> None:
     """As on a login node that shares the disk of the hosts."""
     made = cartpole(tmp_path, workers=2)
-    made.process("worker-1", host="node7", child=gone(), keeper=gone())
+    made.process("worker-1", host="node7", child=dead(), keeper=dead())
     to_run = ["--run"] if len(words) > 1 else []
     assert launch_cluster.main([*words, *to_run, str(made.run.path)]) == 2
     said = f"launch_cluster.py: worker-1 runs on node7: give `{words[0]}` there\n"

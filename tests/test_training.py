@@ -98,7 +98,7 @@ def test_what_an_environment_raises_while_it_is_made_is_its_own_fault(tmp_path: 
         worker(small_config(), tmp_path, fail)
 
 
-def test_the_culprit_is_what_the_rest_follows_from() -> None:
+def test_the_first_non_finite_input_is_named() -> None:
     from tests.test_learner import random_rollout
 
     for weights, observation, reward, cause in (

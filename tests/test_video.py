@@ -252,7 +252,7 @@ def test_a_missing_display_is_reported_in_one_line() -> None:
     assert missing_display({"WAYLAND_DISPLAY": "wayland-0"}) is None
 
 
-class Promising(Echo):
+class RgbEnv(Echo):
     """Declares rgb_array and renders `picture`, or raises it."""
 
     metadata = {"render_modes": ["rgb_array"], "render_fps": 12}  # noqa: RUF012
@@ -291,13 +291,13 @@ def test_rendering_prints_nothing_without_a_display() -> None:
     ("name", "maker", "picture", "reason"),
     [
         ("Unseen-v0", Echo, ..., "without rgb_array"),
-        ("Nothing-v0", Promising, None, "no [height, width, 3] pictures"),
-        ("Flat-v0", Promising, np.zeros((8, 8), np.uint8), "no [height, width, 3] pictures"),
-        ("Floats-v0", Promising, np.zeros((8, 8, 3)), "no [height, width, 3] pictures"),
-        ("Broken-v0", Promising, ValueError("no paint"), "no paint"),
+        ("Nothing-v0", RgbEnv, None, "no [height, width, 3] pictures"),
+        ("Flat-v0", RgbEnv, np.zeros((8, 8), np.uint8), "no [height, width, 3] pictures"),
+        ("Floats-v0", RgbEnv, np.zeros((8, 8, 3)), "no [height, width, 3] pictures"),
+        ("Broken-v0", RgbEnv, ValueError("no paint"), "no paint"),
     ],
 )
-def test_what_has_no_pictures_is_refused(name: str, maker: Any, picture: Any, reason: str) -> None:
+def test_pictureless_envs_are_refused(name: str, maker: Any, picture: Any, reason: str) -> None:
     with pytest.raises(UserError) as refusal:
         opened(name, maker, **({} if picture is ... else {"picture": picture}))
     assert str(refusal.value).startswith(f"env_id {name} can't be shown: ")
@@ -307,7 +307,7 @@ def test_what_has_no_pictures_is_refused(name: str, maker: Any, picture: Any, re
 
 def test_frames_per_second_are_those_of_the_game() -> None:
     picture = np.zeros((8, 8, 3), np.uint8)
-    found = opened("Seen-v0", Promising, picture=picture)
+    found = opened("Seen-v0", RgbEnv, picture=picture)
     assert frames_per_second(found, EnvConfig(env_id="Seen-v0")) == 12
     atari = EnvConfig(env_id="ALE/Pong-v5", frame_skip=3)
     assert frames_per_second(found, atari) == 20

@@ -161,11 +161,11 @@ def test_infos_hold_anything_in_each_copy_and_step() -> None:
     ]
     infos = iter(told)
 
-    class Telling(ScriptedEnv):
+    class InfoEnv(ScriptedEnv):
         def step(self, action: Any) -> Any:
             return *super().step(action)[:4], next(infos)
 
-    made = wrappers.copies(lambda: Telling(0, [Script((0.0,) * 9)], []), 2, ())
+    made = wrappers.copies(lambda: InfoEnv(0, [Script((0.0,) * 9)], []), 2, ())
     made.reset()
     first, second = (made.step(np.zeros(2, int))[4] for _ in range(2))
     path[:] = 9.0

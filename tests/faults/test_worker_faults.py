@@ -75,7 +75,7 @@ def inject(cluster: Cluster, fault: str, notice: str) -> None:
     cluster.wait_for_return(f"{fault}: from then on", noticed, "worker-1")
 
 
-def test_workers_that_are_killed_ten_times_or_hang_or_leak_hold_nobody_up(cluster: Cluster) -> None:
+def test_workers_that_are_killed_or_hang_or_leak_stop_no_other(cluster: Cluster) -> None:
     """Worker 2 is killed ten times while worker 1 stops, hangs and leaks; the chief trains on."""
     wall, restarts = time.time(), cluster.record("worker-2").restarts
     with concurrent.futures.ThreadPoolExecutor() as pool:
