@@ -11,7 +11,7 @@ import tensorflow as tf
 
 from a3c.errors import UserError
 from a3c.learn.agent import Agent
-from a3c.server import sessions
+from a3c.server import exchange, sessions
 from a3c.server.store import Store
 from tests import Patch
 from tests.clusters import InProcessCluster, agent, flat, push_of, small_config
@@ -234,6 +234,21 @@ def test_a_step_is_clipped_although_the_square_of_its_sum_overflows(num_ps: int)
     assert np.linalg.norm(reply.parameters - before) == pytest.approx(0.1, rel=1e-3)
 
 
+def test_all_ps_clip_alike_whatever_their_parts_of_the_gradients_are(monkeypatch: Patch) -> None:
+    """One ps's part is the same in all pushes, the other's mostly noise that averages out."""
+    monkeypatch.setattr(exchange, "_SKETCH", 32)
+    stores, before = gathering(2, samples_per_step=8, max_gradient_norm=0.1)
+    rng, half = np.random.default_rng(1), before.size // 2
+    pushed = rng.normal(size=(8, before.size)).astype(np.float32)
+    pushed[:, :half] = pushed[0, :half]
+    for gradient in pushed:
+        reply = stores[0].push(push_of(gradient, 1, learning_rate=1.0))
+    mean, change = pushed.mean(axis=0), before - reply.parameters
+    length = np.linalg.norm(change)
+    np.testing.assert_allclose(change / length, mean / np.linalg.norm(mean), atol=1e-4)
+    assert length == pytest.approx(0.1, rel=0.25)
+
+
 def test_a_step_takes_the_pushes_that_come_nearest_to_its_samples() -> None:
     """A rollout with dead transitions is a little short, and its step doesn't wait for another."""
     (store, _), before = gathering(1, samples_per_step=8)
@@ -245,7 +260,7 @@ def test_a_step_takes_the_pushes_that_come_nearest_to_its_samples() -> None:
 
 @pytest.mark.parametrize("num_ps", [1, 2])
 def test_value_only_weights_may_be_clipped_by_themselves_over_all_ps(num_ps: int) -> None:
-    """The ps have parts of very different length; for pushes of one direction that is exact."""
+    """The ps have parts of very different length."""
     limits = {"max_gradient_norm": 0.1, "critic_max_gradient_norm": 0.01}
     (store, _), before = gathering(num_ps, samples_per_step=2, **limits)
     gradient = np.linspace(0, 1, before.size, dtype=np.float32) ** 4

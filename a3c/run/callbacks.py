@@ -99,4 +99,5 @@ def _make(name: str, **arguments: Any) -> Callable[..., Any]:
     if not inspect.isclass(found):
         return functools.partial(found, **arguments)
     with user_code.as_user_error(f"callback {name}"):
-        return found(**arguments)
+        made: Any = found(**arguments)
+        return made
