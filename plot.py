@@ -135,15 +135,15 @@ def draw_network(arguments: argparse.Namespace, names: Sequence[str]) -> Iterato
     import_tensorflow()
     import envs
     import model
-    from a3c.play.playground import Playground
+    from a3c.play.playground import EvaluationSetup
     from a3c.plot import network_pictures, pictures
 
     config = source.config
-    ground = Playground(config, envs.make, model.build, config.run.seed)
-    with contextlib.closing(ground.envs(1)) as played:
-        agent = ground.agent(played, source.path)
+    setup = EvaluationSetup(config, envs.make, model.build, config.run.seed)
+    with contextlib.closing(setup.envs(1)) as played:
+        agent = setup.agent(played, source.path)
         for name in names:
-            figure = network_pictures.draw(name, ground, played, agent, source.manifest.step)
+            figure = network_pictures.draw(name, setup, played, agent, source.manifest.step)
             yield pictures.save(figure, folder / f"{name}.{arguments.format}")
 
 

@@ -185,7 +185,7 @@ def figure(found: Sequence[Point]) -> Figure:
                     label=f"{ps} ps",
                 )
             title = f"{PARAMETERS[network]:,} parameters, {link / 1000:g} Gbit/s"
-            pictures.dress(axes, "workers", "env steps/s", title)
+            pictures.style_axes(axes, "workers", "env steps/s", title)
     pictures.legend_below(made, list(panels.flat))
     return made
 

@@ -88,7 +88,7 @@ def truncations(made: VectorEnv[Any, Any, Any], num_steps: int) -> list[int]:
     return [int(made.step(made.action_space.sample())[3][0]) for _ in range(num_steps)]
 
 
-def test_an_own_vector_implementation_is_taken_but_not_where_it_lacks_a_keyword() -> None:
+def test_a_native_vector_env_is_used_unless_it_lacks_a_keyword() -> None:
     made = make("CartPole-v1")
     assert type(made.unwrapped).__name__ == "CartPoleVectorEnv"
     assert made.metadata["autoreset_mode"] == AutoresetMode.NEXT_STEP
@@ -108,7 +108,7 @@ def test_an_own_vector_implementation_is_taken_but_not_where_it_lacks_a_keyword(
 
 
 @pytest.mark.parametrize(("env_id", "period"), [("CartPole-v1", 4), ("Pendulum-v1", 3)])
-def test_the_limit_of_steps_is_ours_to_set(env_id: str, period: int) -> None:
+def test_the_step_limit_can_be_set(env_id: str, period: int) -> None:
     # With CartPole's own vector implementation, the reset takes a step.
     made = make(env_id, max_episode_steps=3)
     assert truncations(made, 9) == [int((step - 2) % period == 0) for step in range(9)]
@@ -122,7 +122,7 @@ def test_keywords_reach_the_environment() -> None:
         assert made.step(made.action_space.sample())[1].tolist() == [0, 0]
 
 
-def test_each_copy_that_is_stepped_says_that_it_is_alive() -> None:
+def test_each_step_of_each_copy_is_a_heartbeat() -> None:
     beats: list[None] = []
     copies = environments.make_vec("MountainCar-v0", 8, EnvConfig())
     selected = environments.select_actions(copies, [0])
@@ -154,7 +154,7 @@ def test_only_selected_actions_are_played_by_the_numbers_of_the_space() -> None:
     refusal("Echo-v0", "3 is none, they go from 4 to 6", actions=(5, 3), env_kwargs=given)
 
 
-def test_ones_own_environment_comes_from_the_folder_here(
+def test_a_users_environment_is_found_in_the_current_folder(
     tmp_path: Path, monkeypatch: Patch
 ) -> None:
     package = tmp_path / "someones"
@@ -186,7 +186,7 @@ def test_check_returns_the_spaces_and_closes() -> None:
         assert Echo.closed == closed + 1
 
 
-def test_what_the_cluster_cannot_use_is_refused_in_one_line() -> None:
+def test_unusable_environments_are_refused_in_one_line() -> None:
     cases: list[tuple[dict[str, Any], str]] = [
         ({"observations": spaces.Box(0, 1, (3, 0))}, "empty observations.*shape without 0"),
         ({"actions": spaces.Dict({"a": TWO})}, "actions Dict.*wrap it"),

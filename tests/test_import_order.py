@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from a3c.run.rundir import REPOSITORY
-from tests.fake_runs import living
+from tests.fake_runs import live_run
 from tests.runs import call
 
 PAGE = (REPOSITORY / "docs" / "architecture.md").read_text()
@@ -70,7 +70,7 @@ def test_nothing_imports_from_a_folder_above_its_own_or_from_the_scripts() -> No
 
 @pytest.mark.parametrize(("heavy", "code"), LIGHT)
 def test_light_programs_import_nothing_heavy(heavy: str, code: str, tmp_path: Path) -> None:
-    living(tmp_path / "runs" / "run", workers=2)
+    live_run(tmp_path / "runs" / "run", workers=2)
     check = f"found = {set(heavy.split())} & sys.modules.keys(); assert not found, found"
     here = {"cwd": tmp_path, "env": {**os.environ, "PYTHONPATH": str(REPOSITORY)}}
     done = call(sys.executable, "-c", f"import sys\n{code}\n{check}", **here)

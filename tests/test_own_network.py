@@ -54,7 +54,7 @@ def check(source: str, **settings: Any) -> None:
     own_network.check(model.build(*SPACES, config.network), SPACES[0], config)
 
 
-def test_the_whole_one_is_taken_but_no_environment_of_one_with_a_memory_is_cut() -> None:
+def test_a_correct_network_is_accepted_recurrent_or_not() -> None:
     check(WHOLE)
     sys.modules.pop("mine")
     remembers = WHOLE.replace("Network(forward, policy)", "Network(forward, policy, 1)")

@@ -128,7 +128,7 @@ def test_workers_attach_one_by_one_and_all_hear_of_the_end(stores: Pair) -> None
     assert not second.pull().finished
     first.finish("solved")
     assert second.push(push_of(np.zeros_like(second.pull().parameters), 0)).finished
-    assert second.ending() == "solved"
+    assert second.end_reason() == "solved"
 
 
 @pytest.mark.parametrize("num_ps", [1, 2, 3])
@@ -153,7 +153,7 @@ def test_any_number_of_ps_and_precision_give_the_same_numbers(num_ps: int, wire_
     push = push_of(backwards, 5, moments=moments, learning_rate=0.001)
     assert second.push(push).finished is False
     reply = first.pull()
-    rate = np.concatenate([np.full(s.size, 0.5 if s.apart else 1.0) for s in first.layout.shards])
+    rate = np.concatenate([np.full(s.size, 1 - 0.5 * s.separate) for s in first.layout.shards])
     step = 0.01 * gradient.astype(np.float64) + 0.001 * backwards.astype(np.float64)
     tolerance = 1e-6 if wire_dtype == "float32" else 1e-3
     np.testing.assert_allclose(reply.parameters, before - rate * step, atol=tolerance)
@@ -266,7 +266,7 @@ def test_value_only_weights_may_be_clipped_by_themselves_over_all_ps(num_ps: int
     gradient = np.linspace(0, 1, before.size, dtype=np.float32) ** 4
     store.push(push_of(gradient, 1, learning_rate=1.0))
     reply = store.push(push_of(3 * gradient, 1, learning_rate=1.0))
-    first = min(shard.start for shard in store.layout.shards if shard.apart)
+    first = min(shard.start for shard in store.layout.shards if shard.separate)
     assert 0 < first < before.size
     parts = zip(np.split(gradient, [first]), limits.values(), strict=True)
     step = [limit * part / np.linalg.norm(part) for part, limit in parts]
@@ -319,7 +319,7 @@ def test_a_call_that_a_ps_refuses_by_mistake_is_made_again(monkeypatch: Patch) -
     monkeypatch.setattr(tf.compat.v1.Session, "run", call)
     monkeypatch.setattr(tf.compat.v1.Session, "_make_callable_from_options", lambda *_: call)
     with tf.Graph().as_default():
-        session = sessions.LastingSession()
+        session = sessions.UnclosedSession()
         assert session.run([]) == [7]
         words.append("RunGraph (Worker) request was received twice. step_id: 2")
         assert sessions.prepare(session, [])() == [7]

@@ -7,7 +7,7 @@ import os
 from dataclasses import dataclass, field
 from typing import Any, Literal, NamedTuple, Self
 
-from a3c.config.own_code import networks
+from a3c.config.user_code import networks
 
 
 def option(
@@ -276,7 +276,7 @@ class LearningConfig:
         return self.value_optimizer == "own"
 
     @property
-    def is_critic_apart(self) -> bool:
+    def has_critic_settings(self) -> bool:
         """Whether value-only weights have a learning rate or a clip of their own."""
         if self.has_value_optimizer:
             return False

@@ -218,7 +218,7 @@ def plain(value: Any) -> str:
     return " ".join(map(to_text, value)) if isinstance(value, tuple) else str(value)
 
 
-def idle(
+def unused_flags(
     namespace: argparse.Namespace, config: Config, *, is_atari: bool, has_box_actions: bool
 ) -> list[str]:
     """A line for each given flag that has no effect, found by the start of its help text."""

@@ -165,7 +165,7 @@ class Exchange:
             yield sketch * (norm / max(float(np.linalg.norm(sketch)), _SMALLEST))
 
     def _group(self, shard: Shard) -> int:
-        return int(shard.apart and len(self._limits) > 1)
+        return int(shard.separate and len(self._limits) > 1)
 
     def _build_part(self, ps: int, shards: list[Shard]) -> _Part:
         with tf.name_scope(f"exchange_{ps}"), tf.device(f"/job:ps/task:{ps}"):
@@ -269,7 +269,7 @@ class Exchange:
 
     def _step(self, shard: Shard, gradient: Any, header: Any) -> Any:
         learning_rate = tf.cast(header[0], tf.float32)
-        if shard.apart:
+        if shard.separate:
             learning_rate *= self._learning.critic_learning_rate_scale
         variable = self._parameters[shard.name]
         if not self._learning.has_value_optimizer:
