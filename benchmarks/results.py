@@ -34,7 +34,7 @@ import statistics
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import IO, Any, NamedTuple
 
@@ -217,7 +217,7 @@ class Results:
             for row in rows
             if row["env_steps"] <= step
         }
-        _write(path, Point, [*before, *points.values()])
+        machine.write(path, [Point(*row) for row in (*before, *points.values())])
 
     def keep_row(self, session: Session) -> None:
         """Add the row to the index, or replace what it was before; others may write there too."""
@@ -227,7 +227,7 @@ class Results:
             fcntl.flock(folder, fcntl.LOCK_EX)
             mine = (session.time, session.run)
             others = [r.values() for r in self.sessions() if (r["time"], r["run"]) != mine]
-            _write(self.index, Session, [*others, session])
+            machine.write(self.index, [*(Session(*row) for row in others), session])
         finally:
             os.close(folder)
 
@@ -238,14 +238,6 @@ def _manifest(path: Path) -> Manifest | None:
         return checkpoint.verify(path) if path.is_dir() else None
     except DamagedCheckpointError as error:
         raise UserError(f"{path} is damaged ({error}): restore or remove it") from None
-
-
-def _write(path: Path, kind: Any, rows: Sequence[Iterable[Any]]) -> None:
-    """Write a table atomically; it may be cut off at any moment."""
-    if rows:
-        temporary = path.with_name(f".{path.name}")
-        machine.write(temporary, [kind(*row) for row in rows])
-        temporary.replace(path)
 
 
 # --- one run --------------------------------------------------------------------------------------
