@@ -16,6 +16,7 @@ from a3c.config.options import check_minibatches
 from a3c.env import seeding
 from a3c.env.environments import beat_with_steps
 from a3c.errors import A3CError, FatalError, PlayError, RetryableError, UnplayableError
+from a3c.keeper.restarts import HEALTHY_S
 from a3c.learn import schedules
 from a3c.learn.agent import Agent
 from a3c.learn.chief import Chief, prepare
@@ -37,7 +38,7 @@ log = logging.getLogger(__name__)
 WAIT_INTERVAL_S = 0.25
 PAUSE_S = 0.05
 REPORT_INTERVAL_S = 0.2  # env steps to solve count until the chief knows the games
-SAVE_FOR_OTHERS_S = 61.0  # longer than the uptime after which the keeper's crash count is reset
+SAVE_FOR_OTHERS_S = HEALTHY_S + 1.0  # so the keeper counts its crashes from 0 again
 IDLE_S = 10.0  # without a push of others, after which the chief leaves too
 
 _REMEDIES = {  # of what isn't finite; each may follow from those before it

@@ -22,6 +22,8 @@ from a3c.errors import UserError
 
 ENDED_STATES = ("done", "failed", "stopped")
 
+FIRST_RECORD_S = 30.0  # from the start of a keeper to its first record, at most
+
 _MAX_BYTES = 1 << 20
 
 
