@@ -92,7 +92,7 @@ def run(cluster: Cluster, task: Task, config: Config, run_dir: Path) -> int:
                 cluster,
                 task,
                 config,
-                run_dir,
+                RunDir(run_dir),
                 make_envs=make_envs,
                 build_network=model.build,
                 stop=stop,

@@ -207,7 +207,7 @@ class Results:
         rows = [row for row in found if {"wall_s", "cluster/mean_return_100"} <= set(row)]
         first = rows[0]["env_steps"] if rows else step + 1
         known = machine.read(path) if path.exists() else []
-        before = [row.values() for row in known if int(row["env_steps"]) < first]
+        before: list[Any] = [row.values() for row in known if int(row["env_steps"]) < first]
         points = {
             row["env_steps"] // CURVE_EVERY: Point(  # the last of every 20,000
                 row["env_steps"],
@@ -226,7 +226,9 @@ class Results:
         try:
             fcntl.flock(folder, fcntl.LOCK_EX)
             mine = (session.time, session.run)
-            others = [r.values() for r in self.sessions() if (r["time"], r["run"]) != mine]
+            others: list[Any] = [
+                r.values() for r in self.sessions() if (r["time"], r["run"]) != mine
+            ]
             machine.write(self.index, [*(Session(*row) for row in others), session])
         finally:
             os.close(folder)
