@@ -1,4 +1,4 @@
-# Everything a person or CI does with this project. `make` alone says what there is.
+# Every task of developers and CI. `make` alone lists the targets.
 
 PYTHON ?= python3
 VENV := .venv
@@ -13,7 +13,7 @@ JOBS ?= 3
 .DEFAULT_GOAL := help
 .PHONY: help setup train test extras chaos bench check next docs format lock clean
 
-help: ## say what there is
+help: ## list the targets
 	@grep -E '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 12
 
 setup: $(STAMP) ## make .venv with the locked versions
@@ -28,15 +28,15 @@ $(STAMP): requirements.lock
 train: setup ## train ENV (CartPole-v1) with WORKERS (2) until solved
 	$(BIN)/python launch_cluster.py --env-id $(ENV) --workers $(WORKERS) --mode child $(ARGS)
 
-test: setup ## run the tests, JOBS (3) files of them at a time; JOBS=0: one after the other
+test: setup ## run the tests, JOBS (3) test files at a time; JOBS=0: one after the other
 	$(BIN)/python -m pytest -n $(JOBS) --dist loadfile --no-loadscope-reorder $(ARGS)
 
-extras: setup ## install and test what is optional: W&B, MLflow, Box2D, MuJoCo, MiniGrid, MinAtar
+extras: setup ## install and test the optional packages: W&B, MLflow, Box2D, MuJoCo, MiniGrid, MinAtar
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c requirements.lock \
 		wandb mlflow-skinny 'gymnasium[box2d,mujoco]' minigrid minatar
 	$(BIN)/python -m pytest tests/sinks.py tests/third_party.py $(ARGS)
 
-chaos: setup ## hurt a cluster at random for 3 minutes (root), and hold invariants against it
+chaos: setup ## inject random faults for 3 minutes and check invariants (root)
 	$(BIN)/python -m benchmarks.chaos --minutes 3 $(ARGS)
 
 bench: setup ## measure speed: floor, ps, scale, peers (a quarter of an hour; ARGS=--smoke)
@@ -47,11 +47,11 @@ check: setup ## lint, formatting, types
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 
-next: ## try the newest libraries that pyproject allows, in .venv-next; ARGS=--beyond: newer ones too
+next: ## test the newest libraries that pyproject allows, in .venv-next; ARGS=--beyond: newer ones too
 	$(PYTHON) -m venv --clear .venv-next
 	.venv-next/bin/python -m pip install --quiet --no-compile --disable-pip-version-check \
 		$$($(PYTHON) tests/newest.py $(ARGS))
-	-.venv-next/bin/python -m pip freeze | diff requirements.lock - # what is newer than the lock
+	-.venv-next/bin/python -m pip freeze | diff requirements.lock - # versions newer than the lock
 	.venv-next/bin/python launch_cluster.py --env-id CartPole-v1 --mode child --workers 1 \
 		--max-env-steps 4000 --evaluation-episodes 2 --run-dir .venv-next/run
 	.venv-next/bin/python -m pytest -q --tb=line -p no:cacheprovider \
@@ -67,11 +67,11 @@ docs: setup .venv-docs/.made-from-lock ## build the documentation site, .docs/si
 	.venv-docs/bin/python -m pip install --quiet --disable-pip-version-check -r docs/requirements.txt
 	@touch $@
 
-format: setup ## rewrite the code in the house format
+format: setup ## format the code with ruff
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
 
-lock: ## take the newest versions that pyproject.toml allows into requirements.lock
+lock: ## write the newest versions that pyproject.toml allows into requirements.lock
 	rm -rf .venv-lock && $(PYTHON) -m venv .venv-lock
 	.venv-lock/bin/python -m pip install --quiet --no-cache-dir '.[dev]'
 	{ echo "# Versions only: made by 'make lock' from the ranges in pyproject.toml," \
@@ -79,5 +79,5 @@ lock: ## take the newest versions that pyproject.toml allows into requirements.l
 	  .venv-lock/bin/python -m pip freeze --exclude a3c-cluster | grep == ; } > requirements.lock
 	rm -rf .venv-lock
 
-clean: ## remove what can be made again (not runs/)
+clean: ## remove generated files (not runs/)
 	rm -rf $(VENV) .venv-next .venv-docs .docs .mypy_cache .ruff_cache .pytest_cache .hypothesis

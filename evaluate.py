@@ -38,7 +38,7 @@ from a3c.run import rundir
 from a3c.run.rundir import RunDir
 
 if TYPE_CHECKING:  # takes seconds, so it is imported only after the arguments are checked
-    from a3c.play.playground import Playground
+    from a3c.play.playground import EvaluationSetup
     from a3c.run.metrics import Episode
 
 PROG = console.program("evaluate.py")
@@ -96,7 +96,7 @@ def parse(argv: Sequence[str] | None) -> argparse.Namespace:
         parser.error(f"--seconds {given.seconds:g} is refused: give {limits}")
     for flag in ("format", "seconds"):
         if getattr(given, flag) is not None and not given.record:
-            parser.error(f"--{flag} is of a video: give --record DIR too")
+            parser.error(f"--{flag} needs --record: give --record DIR too")
     unfit = {"record DIR": given.record, "json": given.json, "which best": given.which == "best"}
     for flag, is_given in unfit.items():
         if given.follow and is_given:
@@ -158,30 +158,30 @@ def play(source: Source, arguments: argparse.Namespace) -> int:
     """Play with one checkpoint and report; returns the exit code."""
     adopt_environment(1)
     import_tensorflow()
-    ground = playground(source.config, arguments)
+    setup = evaluation_setup(source.config, arguments)
     if arguments.watch:
-        return watch(source, ground, arguments)
+        return watch(source, setup, arguments)
     with contextlib.ExitStack() as stack:
         # First, so that an environment that can't be rendered is refused before twenty games.
-        rendered = stack.enter_context(closing(ground.rendered_env())) if arguments.record else None
-        with console.Progress() as progress:
-            games = ground.play(source.path, arguments.episodes, progress)
-        report(source, ground, games, arguments.json)
+        rendered = stack.enter_context(closing(setup.rendered_env())) if arguments.record else None
+        with console.ProgressLine() as progress:
+            games = setup.play(source.path, arguments.episodes, progress)
+        report(source, setup, games, arguments.json)
         if rendered is not None:
             from a3c.play.show import record
 
-            with console.Progress() as progress:
+            with console.ProgressLine() as progress:
                 path = record(
-                    ground,
+                    setup,
                     rendered,
-                    ground.agent(rendered, source.path),
+                    setup.agent(rendered, source.path),
                     arguments.record,
                     step=source.manifest.step,
                     file_format=arguments.format,
                     seconds=arguments.seconds,
-                    on_decision=lambda decision: progress.say(
-                        f"recording: {console.count(int(decision.lengths[0]), 'env step')}, "
-                        f"return {decision.returns[0]:g}; then the {arguments.format} is written"
+                    on_step=lambda played: progress.say(
+                        f"recording: {console.count(int(played.lengths[0]), 'env step')}, "
+                        f"return {played.returns[0]:g}; then the {arguments.format} is written"
                     ),
                 )
             if arguments.video is not None:
@@ -190,27 +190,27 @@ def play(source: Source, arguments: argparse.Namespace) -> int:
     return EXIT_OK
 
 
-def playground(config: Config, arguments: argparse.Namespace) -> Playground:
+def evaluation_setup(config: Config, arguments: argparse.Namespace) -> EvaluationSetup:
     """The environments and networks of this directory, for one configuration."""
     import envs
     import model
-    from a3c.play.playground import Playground
+    from a3c.play.playground import EvaluationSetup
 
     seed = config.run.seed if arguments.seed is None else arguments.seed
     greedy = config.run.evaluation_greedy if arguments.greedy is None else arguments.greedy
-    return Playground(config, envs.make, model.build, seed, greedy)
+    return EvaluationSetup(config, envs.make, model.build, seed, greedy)
 
 
-def watch(source: Source, ground: Playground, arguments: argparse.Namespace) -> int:
+def watch(source: Source, setup: EvaluationSetup, arguments: argparse.Namespace) -> int:
     """Play in a window until the games are over or it is closed, then report these games."""
-    from a3c.play.playground import Games
+    from a3c.play.playground import GameScores
     from a3c.play.show import show
 
-    games, step = Games(arguments.episodes), source.manifest.step
+    games, step = GameScores(arguments.episodes), source.manifest.step
     with contextlib.ExitStack() as stack:
-        rendered = stack.enter_context(closing(ground.rendered_env()))
-        agent = ground.agent(rendered, source.path)
-        shown = show(ground, rendered, agent, Window, lambda: step, games)
+        rendered = stack.enter_context(closing(setup.rendered_env()))
+        agent = setup.agent(rendered, source.path)
+        shown = show(setup, rendered, agent, Window, lambda: step, games)
         stack.enter_context(closing(shown))
         try:
             for pause_s in shown:
@@ -219,7 +219,7 @@ def watch(source: Source, ground: Playground, arguments: argparse.Namespace) -> 
         except SystemExit as asked:  # Ctrl-C: games that were shown completely still count
             code = int(asked.code or 0)
     if games.episodes:
-        report(source, ground, games.episodes, arguments.json)
+        report(source, setup, games.episodes, arguments.json)
     return code
 
 
@@ -233,8 +233,8 @@ def follow(run: RunDir, arguments: argparse.Namespace) -> int:
             import_tensorflow()
         from a3c.play.following import Evaluator
 
-        ground = playground(rundir.read_config(run), arguments)
-        Evaluator(run, ground, arguments.episodes, arguments.watch).follow()
+        setup = evaluation_setup(rundir.read_config(run), arguments)
+        Evaluator(run, setup, arguments.episodes, arguments.watch).follow()
     return EXIT_OK
 
 
@@ -256,12 +256,12 @@ def only_evaluator(run: RunDir) -> Iterator[None]:
         yield
 
 
-def report(source: Source, ground: Playground, games: list[Episode], as_json: bool) -> None:
+def report(source: Source, setup: EvaluationSetup, games: list[Episode], as_json: bool) -> None:
     """Print the scores of the games as a table or as JSON."""
     step = source.manifest.step
     if as_json:
         best_by = {"best_by": source.best_by} if source.best_by else {}
-        result = {"checkpoint": str(source.path), **best_by, **ground.scores(step, games)}
+        result = {"checkpoint": str(source.path), **best_by, **setup.scores(step, games)}
         returns, lengths = [g.episode_return for g in games], [g.length for g in games]
         print(json.dumps(result | {"returns": returns, "lengths": lengths}))
         return
@@ -270,7 +270,7 @@ def report(source: Source, ground: Playground, games: list[Episode], as_json: bo
 
     from a3c.play.playground import summarise
 
-    found, kind = summarise(games), "greedy" if ground.greedy else "sampled"
+    found, kind = summarise(games), "greedy" if setup.greedy else "sampled"
     title = f"{source.config.env.env_id} after {step:,} env steps, {kind} actions"
     table = Table(title=title, title_justify="left", show_header=False)
     table.add_column(style="dim")

@@ -151,10 +151,10 @@ def start(arguments: list[str]) -> int:
     if chosen.mode == "compose":
         return _compose(config, path.resolve().name, chosen)
     config = locate.with_source(config, RunDir(path))
-    idle = _check(config, path, chosen)
+    unused = _check(config, path, chosen)
     config, placement = hosts.place(config, chosen)
     run = rundir.labelled(path, resume=chosen.resume)
-    planned = _plan(config, run, chosen, placement, idle)
+    planned = _plan(config, run, chosen, placement, unused)
     if chosen.dry_run:
         print(planned.show(as_json=chosen.json))
         return EXIT_OK
@@ -204,7 +204,7 @@ def _parse(arguments: list[str]) -> tuple[Config, argparse.Namespace, list[str]]
     if chosen.at_once is not None and not chosen.seeds:
         raise UserError("--at-once is for --seeds: give that too, or leave it out")
     if chosen.replace and chosen.mode in ("child", "compose"):
-        raise UserError(f"--replace is of tmux: leave it out with --mode {chosen.mode}")
+        raise UserError(f"--replace needs tmux mode: leave it out with --mode {chosen.mode}")
     needs = {"--patience": config.run.patience, "--render": config.run.render}
     if chosen.evaluator is False and (flag := next((f for f, given in needs.items() if given), "")):
         raise UserError(f"--no-evaluator with {flag}, which needs it: leave one of them out")
@@ -237,7 +237,7 @@ def _train_seeds(arguments: list[str], chosen: argparse.Namespace, path: Path) -
     vary = sweep.Sweep(lists={"seed": sweep.seeds(chosen.seeds)})
     again = "the same command"
     if chosen.run_dir is None:
-        again += f" with --run-dir {console.from_here(path)}"
+        again += f" with --run-dir {console.relative_path(path)}"
     at_once = 1 if chosen.at_once is None else chosen.at_once
     return sweep.run(vary, path, others, at_once, again, "--run-dir")
 
@@ -262,7 +262,7 @@ def _compose(config: Config, run_name: str, chosen: argparse.Namespace) -> int:
 
 
 def _check(config: Config, path: Path, chosen: argparse.Namespace) -> list[str]:
-    """Refuse settings that can't work, before anything is written; a line per idle flag."""
+    """Refuse settings that can't work, before anything is written; a line per unused flag."""
     import envs  # imports Gymnasium: too slow for the verbs, which don't need it
 
     observations, actions = envs.check(config.env)
@@ -274,7 +274,7 @@ def _check(config: Config, path: Path, chosen: argparse.Namespace) -> list[str]:
         rundir.check_resumable(path, config)
         config = _with_run(config, start_from=None)  # what it took may be gone
     preflight.check_network(config, observations)
-    return command_line.idle(
+    return command_line.unused_flags(
         chosen,
         config,
         is_atari=envs.is_atari(config.env.env_id),
@@ -287,9 +287,9 @@ def _plan(
     run: RunDir,
     chosen: argparse.Namespace,
     placement: Placement | None,
-    idle: Sequence[str],
+    unused: Sequence[str],
 ) -> Plan:
-    """The processes of the run, after a warning for each idle flag and each possible problem."""
+    """The processes of the run, after a warning for each unused flag and each possible problem."""
     isolated, danger = preflight.decide_isolation(
         config.cluster.isolation, across_hosts=placement is not None
     )
@@ -303,13 +303,13 @@ def _plan(
         board=(plan.LOOPBACK, plan.choose_board_port(here)) if chosen.tensorboard else None,
         placement=placement,
     )
-    warnings = preflight.warnings(planned, config, preflight.look(run.path))
+    warnings = preflight.warnings(planned, config, preflight.measure_machine(run.path))
     if chosen.preset and command_line.is_for_another_task(chosen.preset, config.env.env_id):
         warnings.append(
             f"preset {chosen.preset} is for another task than {config.env.env_id}: without "
             "--preset the one that fits is taken"
         )
-    for line in (*idle, *warnings, *([danger] if danger else [])):
+    for line in (*unused, *warnings, *([danger] if danger else [])):
         log.warning("warning: %s", line)
     return planned
 

@@ -66,7 +66,9 @@ def parse(argv: Sequence[str] | None) -> argparse.Namespace:
         parser.error(f"--smooth {arguments.smooth} is refused: give at least 1")
     for flag in ("smooth", "x"):
         if getattr(arguments, flag) is not None and not set(arguments.what) - set(LOOKS):
-            parser.error(f"--{flag} is of curves: leave it out for {' and '.join(arguments.what)}")
+            parser.error(
+                f"--{flag} applies only to curves: leave it out for {' and '.join(arguments.what)}"
+            )
     if arguments.average and not {"all", "return"} & set(arguments.what):
         parser.error("--average is of the picture return: leave it out for others")
     if arguments.output and arguments.output.suffix.lower() in FILES:
@@ -133,15 +135,15 @@ def draw_network(arguments: argparse.Namespace, names: Sequence[str]) -> Iterato
     import_tensorflow()
     import envs
     import model
-    from a3c.play.playground import Playground
+    from a3c.play.playground import EvaluationSetup
     from a3c.plot import network_pictures, pictures
 
     config = source.config
-    ground = Playground(config, envs.make, model.build, config.run.seed)
-    with contextlib.closing(ground.envs(1)) as played:
-        agent = ground.agent(played, source.path)
+    setup = EvaluationSetup(config, envs.make, model.build, config.run.seed)
+    with contextlib.closing(setup.envs(1)) as played:
+        agent = setup.agent(played, source.path)
         for name in names:
-            figure = network_pictures.draw(name, ground, played, agent, source.manifest.step)
+            figure = network_pictures.draw(name, setup, played, agent, source.manifest.step)
             yield pictures.save(figure, folder / f"{name}.{arguments.format}")
 
 

@@ -20,10 +20,10 @@ from pathlib import Path
 from typing import Any
 
 from a3c.cluster.topology import JOBS, Cluster, Task
-from a3c.cluster.which_task import add_host_arguments, place
+from a3c.cluster.which_task import add_host_arguments, resolve
 from a3c.config import Config, command_line
 from a3c.errors import EXIT_FATAL, EXIT_OK, A3CError, PlayError, RetryableError, UserError
-from a3c.learn.games import Games
+from a3c.learn.games import EvaluationProcess
 from a3c.process import console, signals
 from a3c.process.environment import adopt_environment
 from a3c.process.heartbeat import Heartbeat
@@ -78,15 +78,15 @@ def run(cluster: Cluster, task: Task, config: Config, run_dir: Path) -> int:
                     return confirm(candidate, episodes, config, envs.make, model.build)
 
                 # Before TensorFlow starts threads, because a fork copies only the calling thread.
-                games = Games(play)
+                games = EvaluationProcess(play)
             start_eager_runtime()
             from a3c.learn.training import Worker
 
             make_envs, show = envs.make, None
             if config.run.render_worker == task.index:
-                from a3c.play.show import prepare_live
+                from a3c.play.show import prepare_window
 
-                make_envs, show = prepare_live(config, envs.make, model.build)
+                make_envs, show = prepare_window(config, envs.make, model.build)
 
             Worker(
                 cluster,
@@ -124,7 +124,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         argv, "worker.py", "Run one process of an A3C cluster.", add_arguments
     )
     try:
-        cluster, task = place(arguments, config)
+        cluster, task = resolve(arguments, config)
         if config.cluster.max_workers is None:  # then all workers are present from the start
             config = config.with_cluster(workers=len(cluster.workers))
         run_dir = arguments.run_dir.absolute()

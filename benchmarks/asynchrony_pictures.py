@@ -133,7 +133,7 @@ def learning(found: Sequence[Summary]) -> Figure:
             line = [o for o in found if (o.task, o.kind, o.remedy) == (task, kind, name)]
             if line:
                 _line(axes, line, COLOURS[names.index(name) % len(COLOURS)])
-        _dress(axes, "env steps to solve", task)
+        _style_axes(axes, "env steps to solve", task)
     for axes in panels[len(tasks) :]:
         axes.remove()
     pictures.legend_below(made, panels[: len(tasks)])
@@ -159,10 +159,10 @@ def _line(axes: Axes, line: Sequence[Summary], colour: str) -> None:
         axes.plot(one.workers, one.median, "o", color=colour, markerfacecolor=face)
 
 
-def _dress(axes: Axes, ylabel: str, title: str) -> None:
+def _style_axes(axes: Axes, ylabel: str, title: str) -> None:
     axes.set_xscale("log", base=2)
     axes.set_ylim(bottom=0)
-    pictures.dress(axes, "workers", ylabel, title)
+    pictures.style_axes(axes, "workers", ylabel, title)
     axes.xaxis.set_major_locator(FixedLocator(WORKERS))
 
 
@@ -217,7 +217,7 @@ def times(found: Sequence[Projected]) -> Figure:
     ):
         axes.set_xscale("log", base=2)
         axes.set_yscale("log", base=10 if axes is seconds else 2)
-        pictures.dress(axes, "workers, a core each", ylabel, title)
+        pictures.style_axes(axes, "workers, a core each", ylabel, title)
         axes.xaxis.set_major_locator(FixedLocator(WORKERS))
     factors.yaxis.set_major_locator(FixedLocator(WORKERS))
     pictures.legend_below(made, [seconds, factors])
@@ -272,7 +272,7 @@ def by_time(found: Sequence[Projected]) -> list[str]:
         for o in found
         if o.workers in WORKERS
     ]
-    titles = "task|workers|env steps|env steps/s|seconds|what gives out"
+    titles = "task|workers|env steps|env steps/s|seconds|bottleneck"
     return machine.table(titles.split("|"), rows)
 
 

@@ -30,9 +30,9 @@ from typing import Any
 from a3c.run import rundir
 from benchmarks import machine
 from benchmarks.witness import Witness
-from tests.faults import wire
-from tests.faults.spread import Spread, spread
-from tests.faults.wire import Conditions
+from tests.faults import simulated_network
+from tests.faults.simulated_network import Conditions
+from tests.faults.spread_cluster import HostCluster, host_cluster
 from tests.full_disks import fill, small_disk
 from tests.runs import wait_until
 
@@ -51,12 +51,12 @@ SMALLEST_S, LONGEST_S = 1.0, 8.0  # of a fault that ends
 class Chaos:
     """Draws faults from a seed and injects them into a cluster."""
 
-    cluster: Spread
+    cluster: HostCluster
     random: random.Random
     disk: Path | None  # a small disk that may be filled
     ps_deaths: list[float] = field(default_factory=list)
 
-    def strike(self) -> str:
+    def inject(self) -> str:
         """Inject one fault, wait until it is over, and return what it was."""
         worker = f"worker-{self.random.randrange(self.cluster.num_workers)}"
         anyone = self.random.choice(list(self.cluster.hosts))
@@ -126,18 +126,18 @@ def main() -> int:
     """Start the cluster, inject faults, end it, and judge."""
     arguments = parse()
     signal.signal(signal.SIGTERM, machine.end_by_signal)
-    if wire.why_not():
-        sys.exit(f"chaos.py: {wire.why_not()}")
+    if simulated_network.why_not():
+        sys.exit(f"chaos.py: {simulated_network.why_not()}")
     print(f"seed {arguments.seed}, {arguments.minutes:g} minutes", flush=True)
     with tempfile.TemporaryDirectory() as scratch:
         disk, book = Path(scratch) / "disk", Path(scratch) / "ledger"
         disk.mkdir()
         with (
             small_disk(disk, "256m"),
-            wire.hosts(1 + arguments.workers) as hosts,
-            spread(disk / "run", book, hosts, *GAMES[arguments.game], *FLAGS) as cluster,
+            simulated_network.hosts(1 + arguments.workers) as hosts,
+            host_cluster(disk / "run", book, hosts, *GAMES[arguments.game], *FLAGS) as cluster,
         ):
-            report = soak(cluster, disk, arguments)
+            report = run(cluster, disk, arguments)
     for line in report["complaints"]:
         print(f"BROKEN: {line}")
     print(json.dumps({k: v for k, v in report.items() if k != "events"}, indent=1))
@@ -159,7 +159,7 @@ def parse() -> argparse.Namespace:
     return parser.parse_args()
 
 
-def soak(cluster: Spread, disk: Path, arguments: argparse.Namespace) -> dict[str, Any]:
+def run(cluster: HostCluster, disk: Path, arguments: argparse.Namespace) -> dict[str, Any]:
     """Inject faults for a while, end the cluster in order, and judge it."""
     commit, began = rundir.git_commit(), time.time()
     wait_until(lambda: cluster.step > 0, "training")
@@ -168,9 +168,9 @@ def soak(cluster: Spread, disk: Path, arguments: argparse.Namespace) -> dict[str
     watching.start()
     chaos = Chaos(cluster, random.Random(arguments.seed), disk)  # noqa: S311
     try:
-        events = hurt(chaos, began + 60 * arguments.minutes, arguments.gap)
+        events = inject_until(chaos, began + 60 * arguments.minutes, arguments.gap)
         wait_until(lambda: all(cluster.pid(name) for name in cluster.hosts), "everybody back")
-        cluster.goes_on("training after all that")
+        cluster.wait_for_steps("training after all that")
     finally:
         over.set()
         watching.join()
@@ -186,7 +186,7 @@ def soak(cluster: Spread, disk: Path, arguments: argparse.Namespace) -> dict[str
         "env_steps": cluster.step,
         "best_mean_return_100": witness.best(),
         "growth_mb_per_min": round(witness.steepest(), 2),
-        "complaints": witness.complaints(chaos.ps_deaths, goal(arguments)),
+        "complaints": witness.violations(chaos.ps_deaths, goal(arguments)),
         "events": events,
     }
 
@@ -203,14 +203,14 @@ def watch(witness: Witness, over: threading.Event) -> None:
         witness.look()
 
 
-def hurt(chaos: Chaos, until: float, gap_s: float) -> list[dict[str, Any]]:
+def inject_until(chaos: Chaos, until: float, gap_s: float) -> list[dict[str, Any]]:
     """Inject one event after the other, with time to recover in between."""
     events = []
     began = time.time()
     while time.time() < until:
         time.sleep(chaos.random.expovariate(1 / gap_s))
         at = time.time() - began
-        events.append({"at_s": round(at, 1), "what": chaos.strike(), "step": chaos.cluster.step})
+        events.append({"at_s": round(at, 1), "what": chaos.inject(), "step": chaos.cluster.step})
         print(f"{at:7.1f} s  step {events[-1]['step']:>11,}  {events[-1]['what']}", flush=True)
     return events
 

@@ -29,16 +29,16 @@ import model  # noqa: E402
 from a3c.config import Config  # noqa: E402
 from a3c.config.command_line import parse_config  # noqa: E402
 from a3c.learn.agent import Agent, Batch  # noqa: E402
-from a3c.net.observations import as_fed  # noqa: E402
-from benchmarks.turns import Tally  # noqa: E402
+from a3c.net.observations import channels_last  # noqa: E402
+from benchmarks.turns import StepCounter  # noqa: E402
 
 
 def main() -> None:
     """Play without end, and write a row with the env steps so far at intervals."""
     path, *flags = sys.argv[1:]
-    tally = Tally(Path(path))
+    counter = StepCounter(Path(path))
     for steps in play(flags):
-        tally.add(steps)
+        counter.add(steps)
 
 
 def play(flags: Sequence[str]) -> Iterator[int]:
@@ -49,7 +49,7 @@ def play(flags: Sequence[str]) -> Iterator[int]:
     agent = _agent(games, config)
     space = games.single_observation_space
     assert isinstance(space, Box)
-    seen = as_fed(games.reset(seed=os.getpid())[0], space)
+    seen = channels_last(games.reset(seed=os.getpid())[0], space)
     state, starts = agent.initial_state(num_envs), np.zeros(num_envs, bool)
     rows = np.empty((length, *seen.shape), seen.dtype)
     policy = agent.network.policy
@@ -61,7 +61,7 @@ def play(flags: Sequence[str]) -> Iterator[int]:
         for t in range(length):
             rows[t] = seen
             actions[t], _, state, parameters[t] = agent.act(seen, state, starts)
-            seen = as_fed(games.step(policy.to_env(actions[t]))[0], space)
+            seen = channels_last(games.step(policy.to_env(actions[t]))[0], space)
         for part in parts * config.learning.epochs:
             one = ones[:, part]
             batch = (rows[:, part], actions[:, part], one, one, one, one == 0, state[part])

@@ -28,13 +28,13 @@ import numpy as np  # noqa: E402
 
 import worker  # noqa: E402
 from a3c.cluster.topology import wait_for_peer  # noqa: E402
-from a3c.cluster.which_task import place  # noqa: E402
+from a3c.cluster.which_task import resolve  # noqa: E402
 from a3c.config.command_line import parse_config  # noqa: E402
 from a3c.learn.returns import NO_UPDATE  # noqa: E402
 from a3c.server.exchange import Push  # noqa: E402
 from a3c.server.serving import start_server  # noqa: E402
 from a3c.server.store import Store  # noqa: E402
-from benchmarks.turns import Tally  # noqa: E402
+from benchmarks.turns import StepCounter  # noqa: E402
 
 
 def main() -> None:
@@ -54,18 +54,18 @@ def push_for_ever(store: Store, path: Path, pause_s: float) -> None:
     push = Push(
         gradient, 1e-4, num_samples=1, num_steps=1, moments=np.zeros(0), advantage_update=NO_UPDATE
     )
-    tally, stale = Tally(path), 0
+    counter, stale = StepCounter(path), 0
     while True:
         time.sleep(pause_s)
         known, reply = reply, store.push(push)
         stale += reply.num_updates - known.num_updates - 1
-        tally.add(1, staleness=stale / (1 + tally.env_steps))
+        counter.add(1, staleness=stale / (1 + counter.env_steps))
 
 
 def connect(parameters: int, flags: list[str]) -> Store:
     """A worker's view of a ps with `parameters` parameters, once the ps is initialised."""
     config, arguments = parse_config(flags, "pusher", "", worker.add_arguments)
-    cluster, task = place(arguments, config)
+    cluster, task = resolve(arguments, config)
     for index, address in enumerate(cluster.ps):
         wait_for_peer(f"ps-{index}", address, 120.0)
     target = start_server(cluster, task, 1).target

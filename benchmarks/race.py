@@ -109,7 +109,7 @@ class Turns:
         return sum(min(end, until) - begin for begin, end in self._turns if begin < until)
 
 
-class Racer:
+class RacingProgram:
     """A program that starts in its first turn and is frozen between turns."""
 
     def __init__(self, contestant: Contestant, seed: int, arguments: argparse.Namespace) -> None:
@@ -135,7 +135,7 @@ class Racer:
         if self._tree is None:
             self._began = begin
             self._tree = Tree(self._start())
-        self._tree.thaw()
+        self._tree.resume()
         while not self.ended and time.time() < begin + seconds:
             self._cpu_s = max(self._cpu_s, self._tree.cpu_seconds())  # 0 once it has ended
             time.sleep(POLL_S)
@@ -227,11 +227,11 @@ def main() -> int:
             venvs.make(venv, arguments.venvs)
         except venvs.VenvError as error:
             sys.exit(f"{venv} can't be installed here: {error}")
-    with racers(arguments) as field:
+    with racing_programs(arguments) as field:
         try:
             race(field, arguments)
         finally:
-            rows = [racer.row() for racer in field]
+            rows = [program.row() for program in field]
             machine.append(arguments.output, rows)
             print("\n".join(summary(rows)))
             output = arguments.output
@@ -272,14 +272,14 @@ def parse() -> argparse.Namespace:
 
 
 @contextmanager
-def racers(arguments: argparse.Namespace) -> Iterator[list[Racer]]:
-    """The racers; all of them are ended on exit."""
-    field = [Racer(one, arguments.seed, arguments) for one in arguments.contestants]
+def racing_programs(arguments: argparse.Namespace) -> Iterator[list[RacingProgram]]:
+    """The programs of the race; all of them are ended on exit."""
+    field = [RacingProgram(one, arguments.seed, arguments) for one in arguments.contestants]
     try:
         yield field
     finally:
-        for racer in field:
-            racer.close()
+        for program in field:
+            program.close()
 
 
 def variant(flags: str) -> Contestant:
@@ -289,25 +289,25 @@ def variant(flags: str) -> Contestant:
     return Contestant(name, flags=tuple(words), any_game=True)
 
 
-def race(field: Sequence[Racer], arguments: argparse.Namespace) -> None:
-    """Rounds of turns until a racer has solved the game or all have ended.
+def race(field: Sequence[RacingProgram], arguments: argparse.Namespace) -> None:
+    """Rounds of turns until a program has solved the game or all have ended.
 
     They start in the first round, ours last, because ours can't be frozen during all other starts.
     """
     turn_s = min(arguments.turn, MAX_FROZEN_S / max(1, len(field) - 1))
     for number in range(round(60 * arguments.max_minutes / turn_s)):
-        for racer in field if number else field[::-1]:
-            if not racer.ended:
-                racer.turn(turn_s if number else max(turn_s, START_S))
+        for program in field if number else field[::-1]:
+            if not program.ended:
+                program.turn(turn_s if number else max(turn_s, START_S))
         tell(number + 1, field)
-        solved = not arguments.whole and any(racer.solved() for racer in field)
-        if solved or all(racer.ended for racer in field):
+        solved = not arguments.whole and any(program.solved() for program in field)
+        if solved or all(program.ended for program in field):
             return
 
 
-def tell(number: int, field: Sequence[Racer]) -> None:
+def tell(number: int, field: Sequence[RacingProgram]) -> None:
     """Print a line about a round."""
-    rows = [racer.row() for racer in field]
+    rows = [program.row() for program in field]
     found = [f"{row.program} {row.env_steps:,} {row.mean_return_100:.1f}" for row in rows]
     print(f"round {number}: {'; '.join(found)}", flush=True)
 
@@ -391,7 +391,7 @@ def figure(
         (line,) = axes.plot(minutes, means, label=label, linewidth=2)
         line.set(**pictures.line_style(i))
     axes.set_xlim(left=0)
-    pictures.dress(axes, "minutes of its own, start included", "mean return")
+    pictures.style_axes(axes, "minutes of its own, start included", "mean return")
     pictures.legend_below(made, [axes])
     return made
 

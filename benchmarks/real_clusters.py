@@ -80,7 +80,7 @@ def train(preset: str, workers: int, seed: int, flags: Sequence[str]) -> Run:
         run_cluster(config, run_dir)
         found = checkpoint.newest_valid(run_dir / "checkpoints")
         if found is None:
-            raise SystemExit(f"no checkpoint: {_last_words(run_dir)}")
+            raise SystemExit(f"no checkpoint: {_log_tail(run_dir)}")
         end = found[1]
         rows = [
             row
@@ -142,7 +142,7 @@ def run_cluster(config: Config, run_dir: Path) -> None:
             if code == EXIT_RETRY:
                 _fork(pids, cluster, task, config, run_dir)
             elif code:
-                raise SystemExit(f"{task.name} left with {code}: {_last_words(run_dir, task.name)}")
+                raise SystemExit(f"{task.name} left with {code}: {_log_tail(run_dir, task.name)}")
 
 
 def _fork(
@@ -187,7 +187,7 @@ def _ending(pids: dict[int, Task]) -> Iterator[None]:
             os.waitpid(pid, 0)
 
 
-def _last_words(run_dir: Path, name: str = "worker-0") -> str:
+def _log_tail(run_dir: Path, name: str = "worker-0") -> str:
     with contextlib.suppress(OSError):
         return "\n".join((run_dir / "logs" / f"{name}.log").read_text().splitlines()[-20:])
     return "it said nothing"

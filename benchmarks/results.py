@@ -451,6 +451,6 @@ if __name__ == "__main__":
     try:
         sys.exit(main())
     except BrokenPipeError:
-        sys.exit(console.unread())
+        sys.exit(console.broken_pipe_exit())
     except A3CError as error:
         sys.exit(console.refuse("benchmarks.results", error))

@@ -157,7 +157,7 @@ def figure(curves: Mapping[str, Sequence[Series]]) -> Figure:
         known = (ATARI | MUJOCO)[env_id]
         axes.axhline(known.sb3_a2c, color=FAINT, linestyle=":", label="SB3 A2C at the end")
         axes.axhline(known.sb3_ppo, color=FAINT, linestyle="--", label="SB3 PPO at the end")
-        pictures.dress(axes, "million env steps", "", name_of(env_id))
+        pictures.style_axes(axes, "million env steps", "", name_of(env_id))
     pictures.legend_below(page, [*grid.flat])
     return page
 

@@ -185,7 +185,7 @@ def figure(found: Sequence[Point]) -> Figure:
                     label=f"{ps} ps",
                 )
             title = f"{PARAMETERS[network]:,} parameters, {link / 1000:g} Gbit/s"
-            pictures.dress(axes, "workers", "env steps/s", title)
+            pictures.style_axes(axes, "workers", "env steps/s", title)
     pictures.legend_below(made, list(panels.flat))
     return made
 
@@ -200,7 +200,7 @@ def summary(found: Sequence[Point]) -> list[str]:
         link, there = f"{key[2] / 1000:g} Gbit/s", f"{bend.env_steps_per_s:,}"
         stale = f"{bend.staleness:,.0f}"
         rows.append((*key[:2], link, f"{bend.workers:,}", there, stale, line[-1].limit))
-    where = ("workers at 90 % of the most", "env steps/s there", "staleness", "what gives out")
+    where = ("workers at 90 % of the most", "env steps/s there", "staleness", "bottleneck")
     return machine.table(("network", "ps", "link", *where), rows)
 
 

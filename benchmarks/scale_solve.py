@@ -158,7 +158,7 @@ def figure(found: Sequence[Point]) -> Figure:
         )
     for axes, link in zip(panels, LINKS, strict=True):
         axes.set_xscale("log", base=2)
-        pictures.dress(axes, "workers, a core each", "s", f"{link / 1000:g} Gbit/s")
+        pictures.style_axes(axes, "workers, a core each", "s", f"{link / 1000:g} Gbit/s")
     pictures.legend_below(made, panels)
     return made
 

@@ -28,9 +28,9 @@ from benchmarks import machine
 
 START_TIMEOUT_S = 300.0
 # TensorFlow waits for steps in intervals of 60 s. A server may hang forever if a step ends exactly
-# with an interval, which can happen after a longer freeze. So programs are thawed before that.
+# with an interval, which can happen after a longer freeze. So programs are resumed before that.
 MAX_FROZEN_S = 45.0
-BREATH_S = 0.3  # enough time for a step to end
+BRIEF_RUN_S = 0.3  # enough time for a step to end
 SETTLE_S = 0.7  # at the start of a turn, not counted: caches warm up and queues empty
 ROW_INTERVAL_S = 0.25
 LOG_INTERVAL_S = 1.0  # of a cluster; its rows cost CPU time
@@ -45,7 +45,7 @@ class Tree:
         self._process = process
         self._frozen_since = 0.0
 
-    def thaw(self) -> None:
+    def resume(self) -> None:
         """Let all processes run."""
         self._signal(signal.SIGCONT)
 
@@ -55,11 +55,11 @@ class Tree:
             self._signal(signal.SIGSTOP)
         self._frozen_since = time.monotonic()
 
-    def breathe(self, ahead_s: float = 0.0) -> None:
-        """Briefly thaw processes that would be frozen for long `ahead_s` from now."""
+    def let_run_briefly(self, ahead_s: float = 0.0) -> None:
+        """Briefly resume processes that would be frozen for long `ahead_s` from now."""
         if time.monotonic() + ahead_s - self._frozen_since > MAX_FROZEN_S:
-            self.thaw()
-            time.sleep(BREATH_S)
+            self.resume()
+            time.sleep(BRIEF_RUN_S)
             self.freeze()
 
     def exit_code(self) -> int | None:
@@ -225,7 +225,7 @@ def freeze_when_counting(
                 frozen.append(one)
         time.sleep(POLL_S)
         for one in frozen:
-            one.breathe()
+            one.let_run_briefly()
     return failed
 
 
@@ -241,12 +241,12 @@ def take_turns(
     """
     for pair in range(1, pairs + 1):
         for one in contestants if pair % 2 else reversed(contestants):
-            one.thaw()
+            one.resume()
             rate = watch(one, seconds)
             one.freeze()
             on_turn(pair, one, rate)
             for other in contestants:
-                other.breathe(SETTLE_S + seconds + 1.2 * LOG_INTERVAL_S)  # the next turn
+                other.let_run_briefly(SETTLE_S + seconds + 1.2 * LOG_INTERVAL_S)  # the next turn
 
 
 def watch(one: Contestant, seconds: float) -> float:
@@ -294,7 +294,7 @@ def ratio_rows(pairs: Iterable[tuple[str, float, float]]) -> list[tuple[str, ...
     return rows
 
 
-class Tally:
+class StepCounter:
     """A contestant's counter: writes a row with the env steps so far at intervals."""
 
     def __init__(self, path: Path) -> None:

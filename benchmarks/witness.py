@@ -16,8 +16,8 @@ import numpy as np
 import psutil
 
 from a3c.run import checkpoint
-from tests.faults import worlds
-from tests.faults.spread import Spread
+from tests.faults import faulty_envs
+from tests.faults.spread_cluster import HostCluster
 
 WARM_UP_S = 90.0
 SHORTEST_LIFE_S = 180.0
@@ -36,9 +36,9 @@ class Sample(NamedTuple):
 
 @dataclass
 class Witness:
-    """Observes a running cluster; after it has ended, `complaints` lists the violations."""
+    """Observes a running cluster; after it has ended, `violations` lists the broken invariants."""
 
-    cluster: Spread
+    cluster: HostCluster
     lives: dict[tuple[str, int], list[Sample]] = field(default_factory=lambda: defaultdict(list))
     saved: list[tuple[float, int]] = field(default_factory=list)  # when a checkpoint was first seen
 
@@ -63,7 +63,7 @@ class Witness:
             return
         self.lives[name, pid].append(sample)
 
-    def complaints(self, ps_deaths: list[float], goal: float) -> list[str]:
+    def violations(self, ps_deaths: list[float], goal: float) -> list[str]:
         """Every violated invariant, a line for each; for a cluster that has ended."""
         return [
             *self._falls(ps_deaths),
@@ -92,7 +92,7 @@ class Witness:
 
         Without a ledger there is nothing to compare with.
         """
-        played = worlds.played(self.cluster.ledger)
+        played = faulty_envs.played(self.cluster.ledger)
         if not played.steps:
             return
         steps = max(

@@ -53,7 +53,7 @@ def myself() -> Identity:
     return identity
 
 
-def gone() -> Identity:
+def dead() -> Identity:
     """The identity of a process that has ended and whose pid was reused."""
     return Identity(os.getpid(), 1.0, "another boot/1")
 
@@ -96,7 +96,7 @@ class FakeRun:
     ) -> ProcessRecord:
         """Write the record of a process; this process stands for one that should be alive."""
         alive = myself() if state in ("starting", "running") else None
-        keeper = keeper or (gone() if state in ENDED_STATES else myself())
+        keeper = keeper or (dead() if state in ENDED_STATES else myself())
         files = {"log": str(self.run.log(name)), "heartbeat": str(self.run.heartbeat(name))}
         times = {"started_at": iso(self.started_at), "updated_at": iso(self.now)}
         record = process_record(name, state, child or alive, keeper, **files | times | more)
@@ -135,7 +135,7 @@ class FakeRun:
         )
 
 
-def living(path: Path, *, workers: int, env_id: str = "ALE/Pong-v5", **changes: Any) -> FakeRun:
+def live_run(path: Path, *, workers: int, env_id: str = "ALE/Pong-v5", **changes: Any) -> FakeRun:
     """A run at work, with an S-shaped learning curve and some noise."""
     config = configure(env_id=env_id, workers=workers, **changes)
     run = FakeRun(path, config, age_s=4000.0)

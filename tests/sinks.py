@@ -59,7 +59,7 @@ def records(path: Path) -> Iterator[tuple[str, Any]]:
             yield kind, getattr(found, kind)
 
 
-def test_wandb_gets_the_rows_of_all_lives_in_one_run(run_dir: Path, monkeypatch: Patch) -> None:
+def test_wandb_gets_the_rows_of_all_starts_in_one_run(run_dir: Path, monkeypatch: Patch) -> None:
     monkeypatch.delenv("WANDB_MODE", raising=False)
     monkeypatch.setattr(a3c.run.wandb, "has_loopback_only", lambda _pid: True)
     two_lives(run_dir, name="a3c.run.wandb:Wandb", project="mine")
@@ -84,7 +84,7 @@ def test_wandb_gets_the_rows_of_all_lives_in_one_run(run_dir: Path, monkeypatch:
 
 
 @pytest.mark.filterwarnings("ignore::DeprecationWarning")  # of its own libraries
-def test_mlflow_gets_the_rows_of_all_lives_in_one_run(run_dir: Path) -> None:
+def test_mlflow_gets_the_rows_of_all_starts_in_one_run(run_dir: Path) -> None:
     two_lives(run_dir, name="a3c.run.mlflow:MLflow", experiment="mine")
     client = MlflowClient(f"sqlite:///{run_dir}/mlflow.db")
     at = client.get_experiment_by_name("mine")

@@ -121,10 +121,10 @@ def test_the_program_in_c_learns_what_the_cluster_learns_from_rollouts(flags: li
     for _ in range(rounds):
         # All play before the first of them learns, so the others learn from older weights' games.
         for learner, rollout in [(learner, next(rollouts)) for learner, rollouts in plays]:
-            parts = [rollout.observations, rollout.after, rollout.actions, rollout.rewards]
+            parts = [rollout.observations, rollout.next_observations]
             # Without a ratio limit the probabilities of play have no effect.
             played = log_probabilities(rollout) * bool(settings.learning.ratio_limit)
-            parts += [rollout.discounts, played, rollout.mask]
+            parts += [rollout.actions, rollout.rewards, rollout.discounts, played, rollout.mask]
             given += [np.ravel(part).astype(np.float32) for part in parts]
             learner.update(rollout)
     learnt = learnt_in_c(settings, given, rounds * len(plays))

@@ -136,9 +136,7 @@ def test_old_and_new_ids_name_a_game_and_its_stickiness() -> None:
         ({"env_id": "PongNoFrameskip-v4", "sticky_actions": 0.25}, True),
     ],
 )
-def test_only_sticky_actions_let_the_same_ones_play_differently(
-    settings: Any, sticky: bool
-) -> None:
+def test_only_sticky_actions_make_equal_actions_differ(settings: Any, sticky: bool) -> None:
     games = make(2, noop_max=0, **settings)
     games.reset(seed=1)
     rng = np.random.default_rng(0)
@@ -181,7 +179,7 @@ def test_a_lost_life_is_seen_but_ends_nothing() -> None:
 @pytest.mark.parametrize(
     ("preprocessing", "render_mode"), [("atari", None), ("atari", "rgb_array"), ("none", None)]
 )
-def test_the_limit_is_in_env_steps(preprocessing: str, render_mode: str | None) -> None:
+def test_the_game_limit_is_in_env_steps(preprocessing: str, render_mode: str | None) -> None:
     settings: dict[str, Any] = {"frame_skip": 3, "max_episode_steps": 7}
     history = play(make(1, render_mode, preprocessing=preprocessing, **settings), 15)
     truncations = [int(truncated[0]) for _, _, _, truncated, _ in history[1:]]
@@ -214,7 +212,7 @@ def test_modes_and_difficulties_are_played() -> None:
     assert (play(plain, 20)[-1][0] != play(other, 20)[-1][0]).any()
 
 
-def test_keywords_are_the_games_own_or_refused_with_those_that_are() -> None:
+def test_unknown_game_keywords_are_refused_and_known_ones_listed() -> None:
     with pytest.raises(UserError, match=r"^env_kwargs colour: .* full_action_space, mode$"):
         make(env_kwargs={"colour": True})
     games = make(preprocessing="none", env_kwargs={"obs_type": "ram", "frameskip": 2})

@@ -11,7 +11,7 @@ import pytest
 
 from a3c.run.rundir import REPOSITORY
 from benchmarks import machine, pair, turns
-from tests.faults import wire
+from tests.faults import simulated_network
 from tests.runs import assert_ends_with_its_family, call
 
 SHORT = {  # flags that cut it short, and columns of numbers
@@ -64,7 +64,7 @@ def test_a_benchmark_that_is_ended_leaves_no_process_behind(line: str, tmp_path:
     assert_ends_with_its_family(command, number)
 
 
-@pytest.mark.skipif(bool(wire.why_not()), reason=wire.why_not())
+@pytest.mark.skipif(bool(simulated_network.why_not()), reason=simulated_network.why_not())
 def test_chaos_that_is_ended_leaves_no_disk_and_no_process(tmp_path: Path) -> None:
     command = [sys.executable, "-m", "benchmarks.chaos", "--workers", "1"]
     environment = os.environ | {"TMPDIR": str(tmp_path)}

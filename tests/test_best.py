@@ -28,7 +28,7 @@ def kept(run: RunDir, step: int, score: float) -> locate.Best:
     return locate.keep_best(run, manifest, values, summarise([Episode(score, 5)]))
 
 
-def test_only_the_last_one_kept_stays_and_is_not_pruned(run: RunDir) -> None:
+def test_only_the_newest_best_stays_and_is_not_pruned(run: RunDir) -> None:
     kept(run, 100, 7.0)
     kept(run, 200, 8.0)
     snapshots.write(run.checkpoints, 300)
@@ -39,7 +39,7 @@ def test_only_the_last_one_kept_stays_and_is_not_pruned(run: RunDir) -> None:
     assert locate.find_best(run) == (path, 200, 8.0, 1)
 
 
-def test_a_killed_evaluator_leaves_a_whole_best(run: RunDir, monkeypatch: Patch) -> None:
+def test_a_killed_evaluator_leaves_a_complete_best(run: RunDir, monkeypatch: Patch) -> None:
     """Whether it was killed while it wrote, between two renames, or while it removed."""
     kept(run, 100, 7.0).path.rename(run.path / "best" / ".replaced-100")
     shutil.copytree(run.path / "best" / ".replaced-100", run.path / "best" / ".writing-100-1")
@@ -54,7 +54,7 @@ def test_a_killed_evaluator_leaves_a_whole_best(run: RunDir, monkeypatch: Patch)
     assert [path.name for path in (run.path / "best").iterdir()] == ["300"]
 
 
-def test_which_best_means_the_evaluators_best(run: RunDir) -> None:
+def test_which_best_finds_the_evaluators_best(run: RunDir) -> None:
     snapshots.write(run.checkpoints, 300, mean_return_100=99.0)
     found = find_checkpoint(str(run.path), "best")
     assert found.manifest.step == 300

@@ -18,7 +18,7 @@ from a3c.run import checkpoint, rundir
 from a3c.watch import status
 from a3c.watch.snapshot import lines
 from tests import Log, Patch, snapshots
-from tests.fake_runs import FakeRun, gone, living
+from tests.fake_runs import FakeRun, dead, live_run
 from tests.test_fuzz_input import ANYTHING, Stage, check_refused
 
 DAMAGES: dict[str, bytes] = {
@@ -49,9 +49,9 @@ RUN = "runs/pole"
 @pytest.fixture(scope="module")
 def whole(tmp_path_factory: pytest.TempPathFactory) -> FakeRun:
     """A run that was stopped, all of whose files are as they should be."""
-    made = living(tmp_path_factory.mktemp("whole") / RUN, workers=2, env_id="CartPole-v1")
+    made = live_run(tmp_path_factory.mktemp("whole") / RUN, workers=2, env_id="CartPole-v1")
     for name in ("ps-0", "worker-0", "worker-1"):
-        made.process(name, "stopped", keeper=gone())
+        made.process(name, "stopped", keeper=dead())
         made.run.log(name).write_text("a line\n")
     rundir.write_json(made.run.summary, {"state": "stopped", "env_steps": 4_580_000})
     process: dict[str, Any] = {"task": 0, "address": "127.0.0.1:1", "argv": [], "log": "log"}
@@ -142,12 +142,12 @@ def test_damaged_files_are_named(stage: Stage) -> None:
     spoil(stage.path / RUN / "processes" / "worker-1.json", "binary")
     said = stage.call(launch_cluster.main, ["status", RUN])
     assert said.code == 0
-    damaged = "processes/worker-1.json can't be read: what they say is left out here"
+    damaged = "processes/worker-1.json can't be read: ignored"
     assert f"! {damaged}" in said.out
     spoil(stage.path / RUN / "config.json", "torn")
     line = stage.call(launch_cluster.main, ["status", RUN]).err
     assert "pole/config.json is not valid JSON" in line
-    assert line.endswith("; mend it\n")
+    assert line.endswith("; fix it\n")
     said = stage.call(launch_cluster.main, ["list"])
     assert (said.code, said.out.count("\n")) == (0, 1)
     assert said.out.startswith("pole ")

@@ -30,7 +30,7 @@ HERE = __name__
 ALL = np.ones(1, bool)
 
 
-class Telling(gymnasium.Wrapper[Any, Any, Any, Any]):
+class InfoWrapper(gymnasium.Wrapper[Any, Any, Any, Any]):
     """Tells the step within the game, and at the end of a game how it was."""
 
     t = 0
@@ -51,7 +51,7 @@ class Telling(gymnasium.Wrapper[Any, Any, Any, Any]):
 @pytest.mark.parametrize("mode", list(AutoresetMode))
 def test_numbers_are_those_of_the_steps_that_were_played(mode: AutoresetMode) -> None:
     envs = SyncVectorEnv(
-        [lambda: Telling(ScriptedEnv(0, [Script((1.0, 2.0))], []))], autoreset_mode=mode
+        [lambda: InfoWrapper(ScriptedEnv(0, [Script((1.0, 2.0))], []))], autoreset_mode=mode
     )
     envs.reset()
     found: dict[str, list[float]] = {}
@@ -91,7 +91,7 @@ class Seen:
 def test_a_chief_gives_callbacks_each_row(tmp_path: Path, monkeypatch: Patch, caplog: Log) -> None:
     made: list[Seen] = []
     monkeypatch.setattr(Seen, "made", made, raising=False)
-    games = [lambda: Telling(ScriptedEnv(0, [Script((1.0, 3.0))], []))]
+    games = [lambda: InfoWrapper(ScriptedEnv(0, [Script((1.0, 3.0))], []))]
     with caplog.at_level(logging.WARNING):
         config = small_config(
             info_metrics=["at", "inner/points", "coins"],

@@ -10,13 +10,13 @@ import pytest
 
 from a3c.learn.chief import Chief
 from a3c.run import checkpoint
-from a3c.run.resume import Life
+from a3c.run.resume import PsStart
 from a3c.run.rundir import RunDir
 from a3c.server.exchange import Reply
 from a3c.server.store import Snapshot
 from tests import Log, Patch
 from tests.clusters import config
-from tests.fake_runs import FakeRun, configure, gone
+from tests.fake_runs import FakeRun, configure, dead
 from tests.runs import manifest
 from tests.snapshots import write
 
@@ -73,7 +73,7 @@ class Scored:
 def chief_of(store: Any, path: Path, games: Any = None, resumed: Any = None, **own: Any) -> Chief:
     """A chief that is to reach a mean of 50, and collects reports at every tick."""
     chosen = config(**{"stop_at_return": 50.0, "checkpoint_interval_s": 1e6, **own})
-    return Chief(store, chosen, RunDir(path), REPLY, resumed, Life(1, 0), games)
+    return Chief(store, chosen, RunDir(path), REPLY, resumed, PsStart(1, 0), games)
 
 
 def tick(chief: Chief, *returns: float) -> str | None:
@@ -210,7 +210,7 @@ def test_games_in_play_when_the_run_is_stopped_count_for_nothing(tmp_path: Path)
     scored = Scored()
     chief = chief_of(ReportingStore(), tmp_path, scored)
     tick(chief, *[51.0] * 100)
-    chief.give_up_confirmation()
+    chief.cancel_evaluation()
     chief.save_for_leaving()
     assert scored.is_closed
     assert manifest(tmp_path).reason == "interrupted"
@@ -233,7 +233,7 @@ def test_a_save_that_our_bug_fails_is_told(tmp_path: Path, monkeypatch: Patch, c
 def test_a_killed_worker_is_not_counted_and_not_waited_for(tmp_path: Path) -> None:
     made = FakeRun(tmp_path / "run", configure(env_id="CartPole-v1", workers=2))
     made.process("worker-0")
-    made.process("worker-1", "failed", child=gone(), keeper=gone())
+    made.process("worker-1", "failed", child=dead(), keeper=dead())
     store = ReportingStore()
     store.at_work = [True, True]
     chief = chief_of(store, made.run.path)

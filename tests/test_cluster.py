@@ -14,7 +14,7 @@ import pytest
 from a3c.cluster import hostfile, plan, topology, which_task
 from a3c.cluster.hostfile import ssh_command
 from a3c.cluster.topology import Cluster, Task, make_cluster
-from a3c.cluster.which_task import from_tf_config, place_by_slurm
+from a3c.cluster.which_task import from_tf_config, resolve_slurm
 from a3c.config import ClusterConfig
 from a3c.errors import RetryableError, UserError
 from a3c.process import process_records
@@ -279,7 +279,7 @@ def test_host_lists_are_expanded_as_slurm_writes_them() -> None:
 
 
 def test_the_first_tasks_are_the_ps_and_ports_count_up_on_each_node() -> None:
-    cluster, task = place_by_slurm(STEP, TRUSTED)
+    cluster, task = resolve_slurm(STEP, TRUSTED)
     base = 10_000 + 128  # jobs 1, 157, 313 ... have these
     assert cluster.ps == (f"rack1n08:{base}",)
     assert cluster.workers == (
@@ -291,7 +291,7 @@ def test_the_first_tasks_are_the_ps_and_ports_count_up_on_each_node() -> None:
     assert task == Task("worker", 3)
     settings = ClusterConfig(trusted_network=True, ps=2, base_port=7000)
     second = {"SLURM_PROCID": "1", "SLURM_NODEID": "0", "SLURM_DISTRIBUTION": "block:cyclic"}
-    cluster, task = place_by_slurm(STEP | second, settings)
+    cluster, task = resolve_slurm(STEP | second, settings)
     assert (cluster.ps, task) == (("rack1n08:7000", "rack1n08:7001"), Task("ps", 1))
 
 
@@ -310,10 +310,10 @@ def test_invalid_variables_are_refused_in_one_line() -> None:
     ]
     for changes, says in cases:
         with pytest.raises(UserError, match=says) as caught:
-            place_by_slurm(STEP | changes, TRUSTED)
+            resolve_slurm(STEP | changes, TRUSTED)
         assert "\n" not in str(caught.value)
 
 
 def test_other_hosts_are_refused_without_trust() -> None:
     with pytest.raises(UserError, match="--trusted-network"):
-        place_by_slurm(STEP, ClusterConfig())
+        resolve_slurm(STEP, ClusterConfig())

@@ -12,7 +12,7 @@ import model
 from a3c.errors import FatalError, UserError
 from a3c.learn import chief
 from a3c.play import locate
-from a3c.play.playground import Playground
+from a3c.play.playground import EvaluationSetup
 from a3c.run import checkpoint
 from a3c.run.checkpoint import DamagedCheckpointError
 from a3c.run.rundir import REPOSITORY, RunDir
@@ -60,7 +60,7 @@ def test_weights_are_halved_counters_are_exact_and_the_optimizer_is_left_out(pac
     assert {values[name].dtype for name in WEIGHTS} == {np.dtype(np.float32)}
 
 
-def test_it_verifies_keeps_the_manifest_and_is_for_all_to_read(packed: Path) -> None:
+def test_a_compact_one_verifies_and_all_may_read_it(packed: Path) -> None:
     manifest, whole = checkpoint.verify(packed), checkpoint.verify(packed.with_name("10"))
     assert checkpoint.is_compact(manifest)
     assert not checkpoint.is_compact(whole)
@@ -129,10 +129,10 @@ def test_files_that_tensorflow_cannot_read_are_named(tmp_path: Path) -> None:
     path = snapshots.write(tmp_path / "checkpoints", 10)  # files with a manifest that fits
     with pytest.raises(FatalError, match=rf"{path} can't be read \(.*\): take it away to go on"):
         prepare(BlankStore(), tmp_path)
-    ground = Playground(small_config(env_id="CartPole-v1"), envs.make, model.build, run_seed=1)
+    setup = EvaluationSetup(small_config(env_id="CartPole-v1"), envs.make, model.build, run_seed=1)
     said = rf"checkpoint {path} can't be read \(.*give another"
-    with closing(ground.envs(1)) as made, pytest.raises(UserError, match=said):
-        ground.agent(made, path)
+    with closing(setup.envs(1)) as made, pytest.raises(UserError, match=said):
+        setup.agent(made, path)
 
 
 @pytest.mark.parametrize("path", sorted((REPOSITORY / "zoo").iterdir()), ids=lambda path: path.name)

@@ -11,7 +11,7 @@ import launch_cluster
 from a3c.config import options
 from tests import Out, Patch
 from tests.clusters import REPOSITORY
-from tests.fake_runs import FakeRun, configure, living
+from tests.fake_runs import FakeRun, configure, live_run
 from tests.runs import wait_until
 from tests.terminals import terminal
 
@@ -27,7 +27,7 @@ def follow(line: str, capsys: Out, command: str = "python launch_cluster.py") ->
 @pytest.fixture
 def runs(tmp_path: Path, monkeypatch: Patch) -> Path:
     monkeypatch.chdir(tmp_path)
-    living(tmp_path / "runs" / "pong-1", workers=2)
+    live_run(tmp_path / "runs" / "pong-1", workers=2)
     FakeRun(tmp_path / "runs" / "my 'run'", configure(env_id="CartPole-v1"), age_s=0.0)
     return tmp_path
 
@@ -48,7 +48,7 @@ OFFERED = {
 }
 
 
-def test_what_may_follow(capsys: Out) -> None:
+def test_completions_match_the_parsers(capsys: Out) -> None:
     for line, words in OFFERED.items():
         assert follow(line, capsys) == follow(line, capsys, "venv/bin/a3c") == words.split()
         assert follow(line, capsys, "other-a3c") == []

@@ -58,7 +58,7 @@ def setting(option: Option) -> st.SearchStrategy[Any]:
         return st.none() | st.just(OPTIONS["workers"].field.metadata["limits"][1])
     if option.is_repeatable:
         own = JSON_TABLES.map(lambda arguments: {**arguments, "name": "a.b:C"})
-        return st.lists(own if option.is_own_code else TEXTS, max_size=3)
+        return st.lists(own if option.is_user_code else TEXTS, max_size=3)
     if option.is_list:
         min_size = 1 if option.name == "hidden_sizes" else 0
         return st.lists(number(option, option.kind), min_size=min_size, max_size=4, unique=True)

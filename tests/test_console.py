@@ -10,7 +10,7 @@ from unittest import mock
 import pytest
 
 from a3c.process import console
-from a3c.process.console import Progress
+from a3c.process.console import ProgressLine
 from tests import Patch
 from tests.runs import REPOSITORY, call
 
@@ -18,7 +18,7 @@ from tests.runs import REPOSITORY, call
 def shown(stream: io.StringIO, step_s: float) -> str:
     """What is written while five games are played, one every `step_s` seconds."""
     times: Iterator[float] = iter(step_s * n / 2 for n in range(100))
-    with Progress(stream, lambda: next(times)) as progress:
+    with ProgressLine(stream, lambda: next(times)) as progress:
         for ended in range(5):
             progress.played(ended, 5, 100 * (ended + 1))
     return stream.getvalue()
@@ -52,8 +52,8 @@ def test_what_an_encoding_lacks_is_a_question_mark_file_names_stay(monkeypatch: 
 
 def test_a_path_in_a_command_is_never_taken_for_a_flag(tmp_path: Path, monkeypatch: Patch) -> None:
     monkeypatch.chdir(tmp_path)
-    assert console.from_here(Path("-run")) == console.from_here(tmp_path / "-run") == "./-run"
-    assert console.from_here(Path("runs/-run")) == "runs/-run"
+    assert {*map(console.relative_path, (Path("-run"), tmp_path / "-run"))} == {"./-run"}
+    assert console.relative_path(Path("runs/-run")) == "runs/-run"
 
 
 @pytest.mark.parametrize(

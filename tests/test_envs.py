@@ -88,7 +88,7 @@ def truncations(made: VectorEnv[Any, Any, Any], num_steps: int) -> list[int]:
     return [int(made.step(made.action_space.sample())[3][0]) for _ in range(num_steps)]
 
 
-def test_an_own_vector_implementation_is_taken_but_not_where_it_lacks_a_keyword() -> None:
+def test_a_native_vector_env_is_used_unless_it_lacks_a_keyword() -> None:
     made = make("CartPole-v1")
     assert type(made.unwrapped).__name__ == "CartPoleVectorEnv"
     assert made.metadata["autoreset_mode"] == AutoresetMode.NEXT_STEP
@@ -108,7 +108,7 @@ def test_an_own_vector_implementation_is_taken_but_not_where_it_lacks_a_keyword(
 
 
 @pytest.mark.parametrize(("env_id", "period"), [("CartPole-v1", 4), ("Pendulum-v1", 3)])
-def test_the_limit_of_steps_is_ours_to_set(env_id: str, period: int) -> None:
+def test_the_step_limit_can_be_set(env_id: str, period: int) -> None:
     # With CartPole's own vector implementation, the reset takes a step.
     made = make(env_id, max_episode_steps=3)
     assert truncations(made, 9) == [int((step - 2) % period == 0) for step in range(9)]
@@ -122,7 +122,7 @@ def test_keywords_reach_the_environment() -> None:
         assert made.step(made.action_space.sample())[1].tolist() == [0, 0]
 
 
-def test_each_copy_that_is_stepped_says_that_it_is_alive() -> None:
+def test_each_step_of_each_copy_is_a_heartbeat() -> None:
     beats: list[None] = []
     copies = environments.make_vec("MountainCar-v0", 8, EnvConfig())
     selected = environments.select_actions(copies, [0])
@@ -154,7 +154,7 @@ def test_only_selected_actions_are_played_by_the_numbers_of_the_space() -> None:
     refusal("Echo-v0", "3 is none, they go from 4 to 6", actions=(5, 3), env_kwargs=given)
 
 
-def test_ones_own_environment_comes_from_the_folder_here(
+def test_a_users_environment_is_found_in_the_current_folder(
     tmp_path: Path, monkeypatch: Patch
 ) -> None:
     package = tmp_path / "someones"
@@ -186,7 +186,7 @@ def test_check_returns_the_spaces_and_closes() -> None:
         assert Echo.closed == closed + 1
 
 
-def test_what_the_cluster_cannot_use_is_refused_in_one_line() -> None:
+def test_unusable_environments_are_refused_in_one_line() -> None:
     cases: list[tuple[dict[str, Any], str]] = [
         ({"observations": spaces.Box(0, 1, (3, 0))}, "empty observations.*shape without 0"),
         ({"actions": spaces.Dict({"a": TWO})}, "actions Dict.*wrap it"),
@@ -195,9 +195,9 @@ def test_what_the_cluster_cannot_use_is_refused_in_one_line() -> None:
         ({"fault": "shape"}, "Echo-v0 with env_kwargs {'fault': 'shape'} failed: ValueError"),
         ({"fault": "step"}, r"failed: \S*test_envs.py:\d+: ArithmeticError: lost my way; "),
         ({"fault": OSError("no\ncamera")}, r"failed: \S*test_envs.py:\d+: OSError: no camera"),
-        ({"fault": KeyError()}, r"test_envs.py:\d+: KeyError; mend it"),
+        ({"fault": KeyError()}, r"test_envs.py:\d+: KeyError; fix it"),
         ({"fault": ModuleNotFoundError("x", name="chess.pgn")}, "chess.pgn.*pip install chess$"),
-        ({"colour": 3}, "env_kwargs {'colour': 3} failed: .*argument 'colour'; mend"),
+        ({"colour": 3}, "env_kwargs {'colour': 3} failed: .*argument 'colour'; fix"),
     ]
     for keywords, what in cases:
         assert refusal("Echo-v0", what, env_kwargs=keywords).startswith("env_id Echo-v0 ")
@@ -208,7 +208,7 @@ def test_refused_environments_are_closed_and_vector_ones_must_show_what_they_dec
     refusal("Echo-v0", env_kwargs={"fault": "step"})
     assert Echo.closed == closed + 1
     gymnasium.register("Liar-v0", Echo, vector_entry_point=misdeclared)  # type: ignore[arg-type]
-    refusal("Liar-v0", r"ValueError: observations have shape \(1, 3\), not \(1, 2\); mend it")
+    refusal("Liar-v0", r"ValueError: observations have shape \(1, 3\), not \(1, 2\); fix it")
 
 
 def test_settings_that_do_not_fit_are_refused() -> None:

@@ -26,7 +26,7 @@ import plot
 from a3c import config as settings
 from a3c.env.environments import make_vec
 from a3c.play import following, locate
-from a3c.play.playground import Playground, confirm
+from a3c.play.playground import EvaluationSetup, confirm
 from a3c.process import heartbeat
 from a3c.run import checkpoint, rundir
 from a3c.run.rows import read_rows
@@ -35,7 +35,7 @@ from tests import Log, Out, Patch, videos
 from tests.fake_runs import configure, manifest_of
 from tests.runs import REPOSITORY, call, call_script, launcher, started, wait_until
 from tests.snapshots import write_values
-from tests.test_loaded import untrained
+from tests.test_loaded_agent import untrained
 from tests.test_scaling import OF_OTHERS
 from tests.videos import HEADLESS
 
@@ -94,8 +94,8 @@ def test_the_confirming_games_can_be_played_again(trained: Path) -> None:
 def test_actions_are_greedy_as_the_run_says_unless_asked_otherwise() -> None:
     for configured, flags in ((True, []), (True, ["--no-greedy"]), (False, ["--greedy"])):
         config = configure(evaluation_greedy=configured)
-        ground = evaluate.playground(config, evaluate.parse(flags))
-        assert ground.greedy == (flags != ["--no-greedy"])
+        setup = evaluate.evaluation_setup(config, evaluate.parse(flags))
+        assert setup.greedy == (flags != ["--no-greedy"])
     assert evaluate.parse(["zoo/cartpole", "--record"]).record == Path("videos")
 
 
@@ -237,9 +237,9 @@ def test_a_best_is_kept_before_its_score(trained: Path, tmp_path: Path, monkeypa
     shutil.copytree(trained, path, ignore=shutil.ignore_patterns("best", "metrics", "events"))
     monkeypatch.setattr(locate, "keep_best", mock.Mock(side_effect=SystemExit))
     run = RunDir(path)
-    ground = Playground(rundir.read_config(run), envs.make, model.build, 1)
+    setup = EvaluationSetup(rundir.read_config(run), envs.make, model.build, 1)
     with pytest.raises(SystemExit):
-        following.Evaluator(run, ground, episodes=1, watch=False).follow()
+        following.Evaluator(run, setup, episodes=1, watch=False).follow()
     assert [row for row in read_rows(run.metrics("evaluator-0")) if "evaluation/mean" in row] == []
 
 

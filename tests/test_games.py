@@ -11,7 +11,7 @@ import psutil
 import pytest
 
 from a3c.errors import RetryableError
-from a3c.learn.games import Games
+from a3c.learn.games import EvaluationProcess
 from tests.runs import is_gone, wait_until
 
 CHECKPOINT = Path("somewhere") / "1000"
@@ -28,8 +28,8 @@ def play(candidate: Path, games: int) -> dict[str, Any]:
 
 
 @pytest.fixture
-def games() -> Iterator[Games]:
-    made = Games(play)
+def games() -> Iterator[EvaluationProcess]:
+    made = EvaluationProcess(play)
     yield made
     made.close()
 
@@ -40,12 +40,12 @@ def forks(pid: int) -> tuple[psutil.Process, psutil.Process]:
     return server, wait_until(server.children, "the games")[0]
 
 
-def answer(games: Games) -> dict[str, Any]:
+def answer(games: EvaluationProcess) -> dict[str, Any]:
     scores: dict[str, Any] = wait_until(games.poll, "scores")
     return scores
 
 
-def test_each_request_is_played_in_a_process_of_its_own(games: Games) -> None:
+def test_each_request_is_played_in_a_process_of_its_own(games: EvaluationProcess) -> None:
     played = []
     for number in (1, 5):
         games.start(CHECKPOINT, number)
@@ -54,7 +54,7 @@ def test_each_request_is_played_in_a_process_of_its_own(games: Games) -> None:
     assert len({os.getpid(), *(scores["pid"] for scores in played)}) == 3
 
 
-def test_games_that_fail_say_why_and_the_next_are_played(games: Games) -> None:
+def test_games_that_fail_say_why_and_the_next_are_played(games: EvaluationProcess) -> None:
     games.start(CHECKPOINT, 2)
     assert answer(games) == {"error": "ValueError: no such game"}
     games.start(CHECKPOINT, 3)
@@ -64,14 +64,14 @@ def test_games_that_fail_say_why_and_the_next_are_played(games: Games) -> None:
 
 
 def test_closing_ends_the_games_that_are_played() -> None:
-    games = Games(play)
+    games = EvaluationProcess(play)
     games.start(CHECKPOINT, 4)
     _, player = forks(games._pid)
     games.close()
     wait_until(lambda: is_gone(player.pid), "their end")
 
 
-def test_a_fork_that_is_lost_is_worth_a_restart(games: Games) -> None:
+def test_a_fork_that_is_lost_is_worth_a_restart(games: EvaluationProcess) -> None:
     os.kill(games._pid, signal.SIGKILL)
     with pytest.raises(RetryableError, match="evaluation games is lost"):
         answer(games)
@@ -83,7 +83,7 @@ def test_the_games_end_with_a_chief_that_is_killed(tmp_path: Path) -> None:
     """Nothing else would end them: their session is not the chief's."""
     chief = os.fork()
     if chief == 0:
-        games = Games(play)
+        games = EvaluationProcess(play)
         games.start(CHECKPOINT, 4)
         (tmp_path / "pid").write_text(f"{games._pid} ")
         time.sleep(600)

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from docs.architecture_picture import BACK, ORDER, REPOSITORY, THERE, imports
-from tests.fake_runs import living
+from tests.fake_runs import live_run
 from tests.runs import call
 
 # Programs that the plan of a run starts, by name: there is no import, so no cycle.
@@ -75,7 +75,7 @@ def test_each_message_in_the_picture_is_between_files_that_import_each_other() -
 
 @pytest.mark.parametrize(("heavy", "code"), LIGHT)
 def test_light_programs_import_nothing_heavy(heavy: str, code: str, tmp_path: Path) -> None:
-    living(tmp_path / "runs" / "run", workers=2)
+    live_run(tmp_path / "runs" / "run", workers=2)
     check = f"found = {set(heavy.split())} & sys.modules.keys(); assert not found, found"
     here = {"cwd": tmp_path, "env": {**os.environ, "PYTHONPATH": str(REPOSITORY)}}
     done = call(sys.executable, "-c", f"import sys\n{code}\n{check}", **here)

@@ -16,10 +16,10 @@ SHAPES = st.dictionaries(
     st.lists(st.integers(1, 5), max_size=3).map(tuple),
     min_size=4,
     max_size=9,
-).map(lambda shapes: dict(sorted(shapes.items(), key=lambda item: is_apart(item[0]))))
+).map(lambda shapes: dict(sorted(shapes.items(), key=lambda item: is_separate(item[0]))))
 
 
-def is_apart(name: str) -> bool:
+def is_separate(name: str) -> bool:
     return name.startswith("b")
 
 
@@ -28,11 +28,11 @@ def sizes_by_ps(layout: Layout, num_ps: int) -> list[int]:
 
 
 def test_parameters_with_a_rate_of_their_own_are_last_and_are_cut_by_themselves() -> None:
-    layout = cut({"a": (2,), "c": (3,), "b": (4,)}, 2, is_apart)
+    layout = cut({"a": (2,), "c": (3,), "b": (4,)}, 2, is_separate)
     assert [*layout.shapes] == ["a", "c", "b"]
     with pytest.raises(AssertionError):
-        cut({"a": (2,), "b": (4,), "c": (3,)}, 2, is_apart)
-    assert [(s.ps, s.start, s.stop, s.apart) for s in layout.shards] == [
+        cut({"a": (2,), "b": (4,), "c": (3,)}, 2, is_separate)
+    assert [(s.ps, s.start, s.stop, s.separate) for s in layout.shards] == [
         *((0, 0, 2, False), (1, 2, 5, False)),
         *((0, 5, 7, True), (1, 7, 9, True)),
     ]
@@ -47,15 +47,15 @@ def test_more_ps_than_parameters_are_refused() -> None:
 
 @given(SHAPES, st.integers(1, 4), st.booleans())
 def test_shards_cover_every_parameter_once_and_evenly(
-    shapes: dict[str, tuple[int, ...]], num_ps: int, some_apart: bool
+    shapes: dict[str, tuple[int, ...]], num_ps: int, has_separate: bool
 ) -> None:
-    layout = cut(shapes, num_ps, is_apart if some_apart else lambda _: False)
+    layout = cut(shapes, num_ps, is_separate if has_separate else lambda _: False)
     assert layout.shapes == shapes
     assert layout.shards[0].start == 0
     assert layout.shards[-1].stop == layout.num_parameters == sum(map(math.prod, shapes.values()))
     assert all(a.stop == b.start for a, b in itertools.pairwise(layout.shards))
     sizes = sizes_by_ps(layout, num_ps)
-    assert max(sizes) - min(sizes) <= 1 + some_apart
+    assert max(sizes) - min(sizes) <= 1 + has_separate
 
 
 NAMED = {"conv/weights": (3, 4), "policy/biases": (2,), "value/weights": (5,)}
@@ -74,8 +74,8 @@ def held_by(layout: Layout) -> dict[str, np.ndarray]:
     return held
 
 
-APART = (lambda name: name.startswith("value"), lambda _: False)
-LAYOUTS = [cut(NAMED, num_ps, apart) for num_ps in (1, 3) for apart in APART]
+SEPARATE = (lambda name: name.startswith("value"), lambda _: False)
+LAYOUTS = [cut(NAMED, num_ps, separate) for num_ps in (1, 3) for separate in SEPARATE]
 
 
 @pytest.mark.parametrize("layout", LAYOUTS)

@@ -15,7 +15,7 @@ from a3c.config import Config, LearningConfig
 from a3c.learn.agent import Batch, Gradient
 from a3c.learn.learner import Learner, minibatches
 from a3c.learn.returns import gae, n_step
-from a3c.learn.rollout import Player, Rollout, Sliding, Stopwatch
+from a3c.learn.rollout import FixedStepReturns, Player, Rollout, Stopwatch
 from a3c.run.metrics import METRICS, Episode
 from tests import Patch
 from tests.clusters import InProcessCluster, agent, push_of, small_config
@@ -117,8 +117,8 @@ def random_rollout(seed: int, num_steps: int = 5) -> Rollout:
         episodes=[],
         info={},
         return_statistics=np.zeros(0),
-        after=rng.normal(size=(3, 3)).astype(np.float32),
-        after_starts=np.zeros(3, bool),
+        next_observations=rng.normal(size=(3, 3)).astype(np.float32),
+        next_starts=np.zeros(3, bool),
     )
 
 
@@ -138,7 +138,7 @@ def loss_by_definition(
     learning = settings.learning
     played, bootstrap = rollout.values, rollout.bootstrap_value
     if learning.ratio_limit and learning.predict_weights and settings.cluster.workers > 1:
-        everything = np.concatenate([rollout.observations, rollout.after[None]])
+        everything = np.concatenate([rollout.observations, rollout.next_observations[None]])
         newest = forward(loaded or weights, everything)[1]
         played, bootstrap = newest[:-1], newest[-1]
     advantages, returns = gae(
@@ -564,10 +564,10 @@ def test_a_game_in_pieces_gives_the_samples_of_the_whole_game_once(
     learning = LearningConfig(return_steps=steps, return_min_samples=least, gae_lambda=0.8)
     edges = np.cumsum([0, *lengths]).tolist()
     whole, again = (random_rollout(seed, num_steps=edges[-1]) for _ in range(2))
-    sliding, pieces, done = Sliding(learning), [], 0
+    fixed_steps, pieces, done = FixedStepReturns(learning), [], 0
     for first, last in itertools.pairwise(edges):
         played = cut(whole, first, last)
-        rollout, advantages, returns = sliding.complete(played)
+        rollout, advantages, returns = fixed_steps.complete(played)
         rollout = rollout._replace(**{name: getattr(rollout, name).copy() for name in PER_STEP})
         for name in PER_STEP:  # the player reuses its arrays
             getattr(played, name)[...] = 0

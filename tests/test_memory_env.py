@@ -28,7 +28,7 @@ def recall(seen: list[Observation]) -> int:
     return int(seen[0][1])
 
 
-def test_whoever_remembers_the_cue_gets_1_and_for_the_other_answer_minus_1() -> None:
+def test_the_remembered_cue_gets_1_the_other_answer_minus_1() -> None:
     assert {total for _, total in play(recall)} == {1.0}
     assert {total for _, total in play(lambda seen: 1 - recall(seen))} == {-1.0}
 

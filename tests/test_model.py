@@ -11,7 +11,7 @@ import tensorflow as tf
 from gymnasium.spaces import Box, Discrete, MultiDiscrete
 
 import model
-from a3c.config import NetworkConfig, own_code
+from a3c.config import NetworkConfig, user_code
 from a3c.config.options import OPTIONS
 from a3c.errors import UserError
 from a3c.net.network import Network, NetworkOutput
@@ -111,7 +111,7 @@ def test_parameter_counts_are_those_worked_out_by_hand() -> None:
 
 def test_every_network_of_the_configuration_is_there() -> None:
     assert set(OPTIONS["network"].choices) == {"auto", *model.NETWORKS}
-    known = {n: (k.recurrent, k.min_side) for n, k in own_code.networks().items()}
+    known = {n: (k.recurrent, k.min_side) for n, k in user_code.networks().items()}
     assert known == {n: (one.recurrent, one.min_side) for n, one in model.NETWORKS.items()}
 
 

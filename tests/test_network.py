@@ -38,7 +38,7 @@ def test_all_that_start_at_once_share_one_network(python: Python, file: Path) ->
     assert file.stat().st_mode & 0o777 == 0o600
 
 
-def test_it_is_found_as_long_as_anybody_is_in_it(python: Python, file: Path) -> None:
+def test_a_network_is_found_while_it_has_members(python: Python, file: Path) -> None:
     earlier = Identity(os.getpid(), 0.0, "of a process with the pid of this one, which is outside")
     file.write_text(json.dumps(dataclasses.asdict(earlier)) + "\n")
     first = python(JOINS, file)
@@ -61,7 +61,7 @@ def test_it_is_found_as_long_as_anybody_is_in_it(python: Python, file: Path) -> 
     assert [json.loads(line)["pid"] for line in file.read_text().splitlines()] == [last.pid]
 
 
-def test_no_second_network_beside_a_member(python: Python, file: Path, monkeypatch: Patch) -> None:
+def test_a_member_makes_no_second_network(python: Python, file: Path, monkeypatch: Patch) -> None:
     """Its processes would wait for a ps that is in the other one."""
 
     def refuse(name: str, *_arguments: int) -> None:

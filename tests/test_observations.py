@@ -140,30 +140,31 @@ STACK = Box(0, 255, (4, 12, 14), np.uint8)
 OTHERS: list[Box] = [RGB, RGB_STACK_CHANNELS_FIRST, Box(0, 255, (4, 4, 4), np.uint8), VECTOR]
 
 
-def test_stacks_are_turned_and_back_once_only() -> None:
+def test_transposing_twice_changes_nothing() -> None:
     raw = rollout(STACK)
-    fed = observations.as_fed(raw, STACK)
+    fed = observations.channels_last(raw, STACK)
     assert fed.flags.c_contiguous
     np.testing.assert_array_equal(fed, np.moveaxis(raw, -3, -1))
-    assert observations.as_fed(fed, STACK) is fed
-    np.testing.assert_array_equal(observations.as_given(fed, STACK), raw)
-    assert observations.as_given(raw, STACK) is raw
+    assert observations.channels_last(fed, STACK) is fed
+    np.testing.assert_array_equal(observations.original_layout(fed, STACK), raw)
+    assert observations.original_layout(raw, STACK) is raw
     high = 1 + raw[0, 0] // 2
     bounded = Box(np.zeros_like(high), high, dtype=np.uint8)
-    turned = observations.fed_space(bounded)
+    turned = observations.channels_last_space(bounded)
     np.testing.assert_array_equal(turned.high, np.moveaxis(high, 0, -1))
     assert observations.prepared_shape(turned) == observations.prepared_shape(bounded)
     for space in OTHERS:
         raw = rollout(space)
-        assert observations.as_fed(raw, space) is raw is observations.as_given(raw, space)
-        assert observations.fed_space(space) is space
+        assert observations.channels_last(raw, space) is raw
+        assert observations.original_layout(raw, space) is raw
+        assert observations.channels_last_space(space) is space
 
 
-def test_an_agent_acts_and_learns_alike_on_either() -> None:
+def test_both_channel_orders_give_equal_actions_and_gradients() -> None:
     config = small_config(network="universe-ff", normalize_observations=True)
     agent = Agent(model.build(STACK, Discrete(3), config.network), STACK, config, seed=1)
     raw, ones = rollout(STACK, 5, 2), np.ones((5, 2), np.float32)
-    both = [raw, observations.as_fed(raw, STACK)]
+    both = [raw, observations.channels_last(raw, STACK)]
     state, starts = agent.initial_state(2), np.zeros(2, bool)
     first, second = (agent.value(each[0], state, starts) for each in both)
     np.testing.assert_array_equal(first, second)

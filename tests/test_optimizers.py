@@ -63,7 +63,7 @@ CONFIGS = [
 
 
 @pytest.mark.parametrize("config", CONFIGS, ids=lambda c: c.optimizer)
-def test_steps_are_numpys(config: LearningConfig) -> None:
+def test_steps_match_numpy(config: LearningConfig) -> None:
     """The steps on the ps are made by the same function."""
     gradients = list(np.random.default_rng(0).normal(size=(len(RATES), 9)).astype(np.float32))
     own = OwnStatistics(replace(config, optimizer_statistics="per-worker"), 9)

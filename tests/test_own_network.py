@@ -54,7 +54,7 @@ def check(source: str, **settings: Any) -> None:
     own_network.check(model.build(*SPACES, config.network), SPACES[0], config)
 
 
-def test_the_whole_one_is_taken_but_no_environment_of_one_with_a_memory_is_cut() -> None:
+def test_a_correct_network_is_accepted_recurrent_or_not() -> None:
     check(WHOLE)
     sys.modules.pop("mine")
     remembers = WHOLE.replace("Network(forward, policy)", "Network(forward, policy, 1)")
@@ -65,10 +65,10 @@ def test_the_whole_one_is_taken_but_no_environment_of_one_with_a_memory_is_cut()
 @pytest.mark.parametrize(
     ("old", "new", "said"),
     [
-        (DEF, "def build(:", "failed: mine.py:6: SyntaxError: invalid syntax; mend it"),
+        (DEF, "def build(:", "failed: mine.py:6: SyntaxError: invalid syntax; fix it"),
         ("import tensorflow as tf", "1 / 0", "mine.py:4: ZeroDivisionError: division by zero"),
         ("import tensorflow as tf", "import nowhere", "mine.py:4: ModuleNotFoundError: No module"),
-        ("import tensorflow as tf", "exit(3)", "mine.py:4: SystemExit: 3; mend it"),
+        ("import tensorflow as tf", "exit(3)", "mine.py:4: SystemExit: 3; fix it"),
         (DEF, "def built(*_):", "mine has no build; give package.module:function"),
         (DEF, "build = 3\ndef built(*_):", "build is an object of type int and no function"),
         (DEF, "def build(space):", "it takes (space) and is called with observation_space, "),

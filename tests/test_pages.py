@@ -13,7 +13,7 @@ from a3c.config.options import OPTIONS
 from docs import pages
 from tests import Patch
 from tests.runs import REPOSITORY
-from tests.test_loaded import untrained
+from tests.test_loaded_agent import untrained
 
 
 def test_the_page_of_options_has_each_with_its_default() -> None:

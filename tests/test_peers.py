@@ -47,13 +47,13 @@ def test_a_cluster_counts_once_all_workers_do_unless_frozen(
         time.sleep(0.1)
         still = turns.last_row(counts)
         time.sleep(0.3)
-        one.breathe()  # only what is frozen for long does
+        one.let_run_briefly()  # only what is frozen for long does
         assert turns.last_row(counts) == still
         monkeypatch.setattr(turns, "MAX_FROZEN_S", 0.0)
-        one.breathe()
+        one.let_run_briefly()
         still, before = turns.last_row(counts), still
         assert still != before
-        one.thaw()
+        one.resume()
         wait_until(lambda: turns.last_row(counts) != still, "a new row")
     finally:
         one.close()

@@ -214,7 +214,7 @@ def test_a_negative_entropy_is_inside_its_panel(tmp_path: Path) -> None:
     assert panel.get_ylim()[0] < -3.0
 
 
-def test_what_holds_for_single_pushes_is_not_marked_where_the_ps_gathers(tmp_path: Path) -> None:
+def test_marks_of_single_pushes_are_absent_where_the_ps_gathers(tmp_path: Path) -> None:
     for name, metric, what in (
         ("a", "train/staleness", "staleness"),
         ("b", "train/gradient_norm", "losses"),

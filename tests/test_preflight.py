@@ -17,7 +17,7 @@ from a3c.launch.preflight import PROCESS_MB, Facts
 from a3c.process import process_records
 from a3c.run import rundir
 from a3c.run.rundir import Room, RunDir
-from tests.fake_runs import FakeRun, configure, gone
+from tests.fake_runs import FakeRun, configure, dead
 from tests.full_disks import little_room
 
 PLENTY = Facts(cores=64, available_mb=1e6, disk=Room(1e6, 10**6, False))
@@ -106,16 +106,16 @@ def test_old_processes_of_a_run_are_named_with_pid_and_not_ended(tmp_path: Path)
     made = FakeRun(tmp_path / "my run", cartpole(workers=1))
     with subprocess.Popen(["sleep", "60"]) as stranger:
         identity = process_records.identify(stranger.pid)
-        made.process("worker-0", child=gone(), keeper=identity)
+        made.process("worker-0", child=dead(), keeper=identity)
         with pytest.raises(UserError, match=f"worker-0 with its keeper, pid {stranger.pid}") as one:
             preflight.check_left_over(made.run)
         assert f"stop '{made.run.path}'" in str(one.value)
-        made.process("worker-0", child=identity, keeper=gone())
+        made.process("worker-0", child=identity, keeper=dead())
         with pytest.raises(UserError, match=f"end it with `kill {stranger.pid}`"):
             preflight.check_left_over(made.run)
         assert stranger.poll() is None
         stranger.kill()
     preflight.check_left_over(made.run)
-    made.process("worker-0", child=gone(), keeper=gone())  # their pids are reused
+    made.process("worker-0", child=dead(), keeper=dead())  # their pids are reused
     made.process("ps-0", host="another-host")
     preflight.check_left_over(made.run)

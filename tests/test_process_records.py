@@ -12,7 +12,7 @@ import pytest
 from a3c.process import process_records
 from a3c.process.process_records import Identity, LastExit
 from tests import Patch
-from tests.fake_runs import gone, myself, process_record
+from tests.fake_runs import dead, myself, process_record
 from tests.runs import Python, wait_until
 
 
@@ -29,7 +29,7 @@ def test_records_are_read_as_they_were_written_by_role_and_task(directory: Path)
         "output_tail": ("one", "two"),
     }
     records = [
-        process_record(f"worker-{task}", "running", child, gone(), **details)
+        process_record(f"worker-{task}", "running", child, dead(), **details)
         for task, child in ((0, None), (9, myself()), (10, myself()))
     ]
     for record in reversed(records):
@@ -52,7 +52,7 @@ def test_a_file_is_written_whole_or_stays_as_it_was(directory: Path, monkeypatch
 
 
 def test_files_that_are_no_records_are_skipped(directory: Path) -> None:
-    whole = json.dumps(dataclasses.asdict(process_record("worker-0", "running", myself(), gone())))
+    whole = json.dumps(dataclasses.asdict(process_record("worker-0", "running", myself(), dead())))
     (directory / "half.json").write_text(whole[: len(whole) // 2])
     (directory / "empty.json").write_text("")
     (directory / "foreign.json").write_text('{"name": "x"}')
@@ -85,15 +85,15 @@ def test_a_state_is_valid_while_process_or_keeper_is_alive() -> None:
         return process_records.live_state(process_record("worker-0", state, child, keeper))
 
     for state in ("starting", "running", "restarting"):
-        assert live_state(gone(), gone(), state) == live_state(None, gone(), state) == "dead"
+        assert live_state(dead(), dead(), state) == live_state(None, dead(), state) == "dead"
         assert live_state(myself(), myself(), state) == live_state(None, myself(), state) == state
-        assert live_state(gone(), myself(), state) == "restarting"
+        assert live_state(dead(), myself(), state) == "restarting"
     for state in ("done", "failed", "stopped"):
-        assert live_state(None, gone(), state) == state
+        assert live_state(None, dead(), state) == state
 
 
 def test_records_of_other_hosts_are_shown_and_never_signalled() -> None:
-    record = process_record("worker-0", "running", gone(), myself(), host="elsewhere.invalid")
+    record = process_record("worker-0", "running", dead(), myself(), host="elsewhere.invalid")
     assert process_records.live_state(record) == "running"
     assert process_records.terminate(record) is False
 

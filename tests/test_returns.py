@@ -137,7 +137,7 @@ def test_running_moments_forget_by_samples_however_they_are_split() -> None:
     np.testing.assert_allclose(normalize(nothing, whole), normalize(nothing, parts), atol=0.1)
 
 
-def test_a_short_rollout_without_events_is_not_blown_up() -> None:
+def test_small_advantages_of_a_short_rollout_stay_small() -> None:
     rng = np.random.default_rng(0)
     usual = list(rng.normal(0, 1, (20, 64, 1)).astype(np.float32))
     dull = (1e-3 * rng.normal(0, 1, (16, 1))).astype(np.float32)

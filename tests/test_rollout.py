@@ -76,8 +76,8 @@ def test_a_rollout_is_t_by_b_and_starts_where_the_last_one_ended(mode: Autoreset
         shapes = {name: np.shape(v) for name, v in rollout._asdict().items()}
         del shapes["episodes"], shapes["info"], shapes["return_statistics"]
         assert shapes.pop("observations") == (3, 2, 3)
-        assert shapes.pop("bootstrap_value") == shapes.pop("after_starts") == (2,)
-        assert shapes.pop("after") == (2, 3)
+        assert shapes.pop("bootstrap_value") == shapes.pop("next_starts") == (2,)
+        assert shapes.pop("next_observations") == (2, 3)
         assert shapes.pop("state") == (2, 1)
         assert shapes.pop("policy_parameters") == (3, 2, NUM_ACTIONS)
         assert set(shapes.values()) == {(3, 2)}
@@ -86,7 +86,7 @@ def test_a_rollout_is_t_by_b_and_starts_where_the_last_one_ended(mode: Autoreset
         assert rollout.starts[:, 0].tolist() == [k == 0, False, False]
         np.testing.assert_array_equal(rollout.discounts, np.full((3, 2), GAMMA))
         following = np.array([[b, 0, 3 * k + 3] for b in range(2)])
-        np.testing.assert_array_equal(rollout.after, following)
+        np.testing.assert_array_equal(rollout.next_observations, following)
         np.testing.assert_allclose(
             rollout.bootstrap_value, value_of(following, np.array(3 * k + 4))
         )

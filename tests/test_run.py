@@ -66,7 +66,7 @@ def test_two_ps_end_without_a_worker_that_cannot_start(tmp_path: Path, monkeypat
 def test_a_second_ctrl_c_ends_all_at_once(tmp_path: Path, monkeypatch: Patch) -> None:
     path = tmp_path / "run"
     monkeypatch.setenv("A3C_TEST_FAULTS", str(tmp_path))
-    faulty = ("--env-id", "tests.faults.worlds:Faulty-v0", "--preset", "cartpole")
+    faulty = ("--env-id", "tests.faults.faulty_envs:Faulty-v0", "--preset", "cartpole")
     with runs.running(path, *faulty, "--max-env-steps", "100000000") as process:
         runs.wait_until(lambda: runs.is_training(path), "training")
         (tmp_path / "hang.1").touch()  # a worker that only its keeper ends, after a grace of 15 s

@@ -14,15 +14,15 @@ import pytest
 import launch_cluster
 from a3c.cluster.plan import Plan
 from a3c.errors import EXIT_OK
-from a3c.hosts import elsewhere
+from a3c.hosts import remote_processes
 from a3c.launch import run_summary
 from a3c.launch.run_summary import closing, summarise
 from a3c.launch.supervisor import Interruption, Outcome
-from a3c.process.console import beside
+from a3c.process.console import format_mean
 from a3c.run import rundir
 from a3c.run.checkpoint import newest_valid
 from tests import Log, Out, Patch
-from tests.fake_runs import FakeRun, configure, gone
+from tests.fake_runs import FakeRun, configure, dead
 from tests.runs import Python, wait_until
 
 SCORES = {"episodes": 20, "mean": 480.0, "median": 500.0, "stderr": 1.0, "min": 9.0, "max": 500.0}
@@ -89,7 +89,7 @@ def test_a_signal_right_after_training_spares_the_summary(
     for name in ("ps-0", "worker-0"):
         made.process(name, "done")
     monkeypatch.setattr(
-        elsewhere, "end_left", lambda *_, **__: os.kill(os.getpid(), signal.SIGTERM)
+        remote_processes, "end_remote", lambda *_, **__: os.kill(os.getpid(), signal.SIGTERM)
     )
     run: Any = SimpleNamespace(run=lambda: Outcome(EXIT_OK))
     monkeypatch.setattr(run_summary, "Supervisor", lambda *_, **__: run)
@@ -130,7 +130,7 @@ def said(monkeypatch: Patch) -> list[str]:
 
 def test_without_progress_each_wait_is_logged_once(tmp_path: Path, said: list[str]) -> None:
     made = cartpole(tmp_path, workers=2)
-    speaker = run_summary.Progress(made.run)
+    speaker = run_summary.ProgressLog(made.run)
     line = "13:00:01 worker-1 waiting for ps-0 at 127.0.0.1:4000 (Connection refused)"
     made.process("worker-0", output_tail=("2026-11-21 13:00:00 keeper: worker-0 runs as pid 7",))
     made.process("worker-1", output_tail=(line, "2026-11-21 13:00:02 keeper: a word of its own"))
@@ -147,7 +147,7 @@ def test_with_progress_only_the_progress_is_logged(tmp_path: Path, said: list[st
     made = cartpole(tmp_path)
     made.process("worker-0", output_tail=("13:00:01 worker-0 waiting for ps-0 at 127.0.0.1:1",))
     made.rows("worker-0", [made.chief_row(5000, 9.0, 80.0)])  # of before it was resumed
-    speaker = run_summary.Progress(made.run)
+    speaker = run_summary.ProgressLog(made.run)
     speaker.poll()
     assert "env steps" not in "".join(said)
     said.clear()
@@ -162,13 +162,13 @@ def test_the_line_estimates_the_time_to_the_goal(tmp_path: Path, said: list[str]
     chosen = {"stop_at_return": 475.0, "max_env_steps": 100_000}
     made = cartpole(tmp_path, **chosen)
     made.process("worker-0")
-    speaker = run_summary.Progress(made.run)
+    speaker = run_summary.ProgressLog(made.run)
     made.rows("worker-0", [made.chief_row(8850, 0.0, 20.0)])
     speaker.poll()
     assert said.pop().endswith("mean return 20.0 of 475.0  running, about 1 min left at most")
     timed = cartpole(tmp_path / "timed", **chosen, max_wall_time_s=30.0)
     timed.process("worker-0")
-    timed_speaker = run_summary.Progress(timed.run)
+    timed_speaker = run_summary.ProgressLog(timed.run)
     timed.rows("worker-0", [timed.chief_row(8850, 0.0, 20.0) | {"wall_s": 9.0}])
     timed_speaker.poll()
     assert said.pop().endswith("running, about 20 s left at most")
@@ -195,7 +195,7 @@ def test_a_mean_is_never_rounded_past_its_mark() -> None:
         *((0.94, 0.95, "0.94"), (0.9496, 0.95, "0.9496"), (474.96, 475.0, "474.96")),
         *((12.34, None, "12.3"), (500.0, 475.0, "500.0"), (0.95, 0.95, "0.95")),
     ):
-        assert beside(mean, mark) == shown
+        assert format_mean(mean, mark) == shown
         assert mark is None or (float(shown) >= mark) == (mean >= mark)
 
 
@@ -221,7 +221,7 @@ def test_a_dumb_terminal_gets_lines_and_no_dashboard(tmp_path: Path, monkeypatch
     monkeypatch.setenv("TERM", "dumb")
     monkeypatch.setattr(sys.stdout, "isatty", lambda: True)
     with run_summary.showing(cartpole(tmp_path).run) as poll:
-        assert isinstance(getattr(poll, "__self__", None), run_summary.Progress)
+        assert isinstance(getattr(poll, "__self__", None), run_summary.ProgressLog)
 
 
 LAST_GAMES = """
@@ -257,12 +257,12 @@ def test_stop_ends_even_the_last_games(tmp_path: Path, python: Python, capsys: O
 
 
 @pytest.mark.parametrize("words", [["stop"], ["restart", "worker-1"], ["remove", "worker-1"]])
-def test_processes_elsewhere_are_named_with_their_host(
+def test_remote_processes_are_named_with_their_host(
     tmp_path: Path, words: Any, capsys: Out
 ) -> None:
     """As on a login node that shares the disk of the hosts."""
     made = cartpole(tmp_path, workers=2)
-    made.process("worker-1", host="node7", child=gone(), keeper=gone())
+    made.process("worker-1", host="node7", child=dead(), keeper=dead())
     to_run = ["--run"] if len(words) > 1 else []
     assert launch_cluster.main([*words, *to_run, str(made.run.path)]) == 2
     said = f"launch_cluster.py: worker-1 runs on node7: give `{words[0]}` there\n"

@@ -103,7 +103,7 @@ with rundir.hold(Path(sys.argv[1])):
 """
 
 
-def test_others_are_refused_and_a_killed_holder_holds_nothing(runs: Path, python: Python) -> None:
+def test_a_held_run_is_refused_until_its_holder_is_killed(runs: Path, python: Python) -> None:
     """Not even through a child that outlives it."""
     path = runs / "here"
     holder = python(HOLDER, path)

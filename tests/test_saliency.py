@@ -7,7 +7,7 @@ import pytest
 from gymnasium.spaces import Box
 
 from a3c.learn.agent import Action, Agent
-from a3c.learn.rollout import Decision
+from a3c.learn.rollout import PlayedStep
 from a3c.plot import network_pictures as pictures
 
 ATARI = Box(0, 255, (4, 84, 84), np.uint8)
@@ -15,7 +15,7 @@ COLOUR = Box(0.0, 1.0, (40, 60, 3), np.float32)
 GREY = Box(0, 255, (42, 42), np.uint8)
 
 
-class Looker:
+class PixelAgent:
     """An agent whose policy and value depend on one pixel each."""
 
     def __init__(self, space: Box, policy: tuple[int, int], value: tuple[int, int]) -> None:
@@ -33,18 +33,18 @@ class Looker:
         return Action(actions, self._at(images, self._value), state, policy)
 
 
-def decide(observation: np.ndarray, value: float = 0.0) -> Decision:
+def decide(observation: np.ndarray, value: float = 0.0) -> PlayedStep:
     action = Action(np.zeros(1, int), np.array([value]), np.zeros((1, 2)), np.zeros((1, 2)))
     zeros = np.zeros(1)
-    return Decision(observation[None], np.zeros((1, 2)), zeros > 0, action, zeros, zeros)
+    return PlayedStep(observation[None], np.zeros((1, 2)), zeros > 0, action, zeros, zeros)
 
 
 @pytest.mark.parametrize("space", [ATARI, COLOUR, GREY])
 def test_saliency_is_highest_where_the_network_looks(space: Box) -> None:
     rng = np.random.default_rng(1)
     observation = (rng.random(space.shape) * space.high).astype(space.dtype)
-    looker = Looker(space, policy=(10, 30), value=(33, 12))
-    found = pictures.saliency(cast(Agent, looker), space, decide(observation))
+    agent = PixelAgent(space, policy=(10, 30), value=(33, 12))
+    found = pictures.saliency(cast(Agent, agent), space, decide(observation))
     axes = pictures.image_axes(space)
     size = (observation.shape[axes[0]], observation.shape[axes[1]])
     for part, place in zip(found, ((10, 30), (33, 12)), strict=True):
@@ -55,36 +55,36 @@ def test_saliency_is_highest_where_the_network_looks(space: Box) -> None:
         away = np.hypot(*(np.indices(size).T - place).T) > 0.5 * min(size)
         assert part[away].max() < 0.01 * part.max()
     of_one_shade = np.full(space.shape, space.high.max() / 2).astype(space.dtype)
-    found = pictures.saliency(cast(Agent, looker), space, decide(of_one_shade))
+    found = pictures.saliency(cast(Agent, agent), space, decide(of_one_shade))
     assert max(part.max() for part in found) < 1e-9
 
 
 def test_saliency_of_an_image_beside_a_vector_is_that_of_the_image_alone() -> None:
     image = np.random.default_rng(1).random(COLOUR.shape).astype(np.float32)
     packed = np.concatenate([image.ravel(), np.arange(7, dtype=np.float32)])
-    looker = Looker(COLOUR, policy=(10, 30), value=(33, 12))
+    agent = PixelAgent(COLOUR, policy=(10, 30), value=(33, 12))
 
-    class Parted(Looker):
+    class PackedPixelAgent(PixelAgent):
         """Sees the image, and that the vector is there unchanged."""
 
         def act(self, images: np.ndarray, state: Any, starts: Any) -> Action:
             assert (images[:, image.size :] == packed[image.size :]).all()
             inner = images[:, : image.size].reshape(-1, *COLOUR.shape)
-            return looker.act(inner, state, starts)
+            return agent.act(inner, state, starts)
 
-    parted = cast(Agent, Parted(COLOUR, (0, 0), (0, 0)))
-    alone = pictures.saliency(cast(Agent, looker), COLOUR, decide(image))
-    for part, wanted in zip(pictures.saliency(parted, COLOUR, decide(packed)), alone, strict=True):
+    mixed = cast(Agent, PackedPixelAgent(COLOUR, (0, 0), (0, 0)))
+    alone = pictures.saliency(cast(Agent, agent), COLOUR, decide(image))
+    for part, wanted in zip(pictures.saliency(mixed, COLOUR, decide(packed)), alone, strict=True):
         np.testing.assert_array_equal(part, wanted)
 
 
 def test_each_part_of_a_game_gives_the_moment_of_its_largest_value_change() -> None:
     values = [0, 0, 5, 5, 5, 5, 1, 1, 1, 1, 1, 3]
-    decisions = [decide(np.zeros(1), value) for value in values]
-    places = {id(decision): place for place, decision in enumerate(decisions)}
-    found = [places[id(moment)] for moment in pictures.largest_value_changes(decisions, 3)]
+    steps = [decide(np.zeros(1), value) for value in values]
+    places = {id(step): place for place, step in enumerate(steps)}
+    found = [places[id(moment)] for moment in pictures.largest_value_changes(steps, 3)]
     assert found == [2, 6, 11]
-    assert len(pictures.largest_value_changes(decisions[:2], 4)) == 2
+    assert len(pictures.largest_value_changes(steps[:2], 4)) == 2
 
 
 def test_frames_are_named_by_their_age() -> None:

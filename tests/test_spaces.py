@@ -24,12 +24,12 @@ from a3c.errors import UserError
 from a3c.learn.agent import Agent
 from a3c.learn.rollout import Player
 from a3c.net import observations
-from a3c.play.playground import Playground
+from a3c.play.playground import EvaluationSetup
 from a3c.plot import network_pictures
 from a3c.run.tensorboard import Pictures, TensorBoardSink
 from tests.clusters import REPOSITORY, batch_of, rows, small_config, worker
 from tests.graphs import run
-from tests.test_loaded import untrained
+from tests.test_loaded_agent import untrained
 from tests.test_tensorboard import shown
 
 FLOATS = spaces.Box(-1.0, 1.0, (2, 3), np.float64)
@@ -252,7 +252,7 @@ def test_masks_may_be_missing_empty_or_tuples_but_of_no_other_size() -> None:
     made._masks[:] = False
     made._read_masks({"action_mask": np.array([[0, 0], [0, 1], [0, 1]]), "_action_mask": [1, 1, 0]})
     assert made._masks.tolist() == [[True, True], [False, True], [True, True]]
-    with pytest.raises(UserError, match=r"mask of shape \(3,\), but its actions need \(2,\): mend"):
+    with pytest.raises(UserError, match=r"mask of shape \(3,\), but its actions need \(2,\): fix"):
         made._read_masks({"action_mask": np.ones((3, 3))})
     made = copies(FLOATS, MASKED[1][0], True, action_masks=True)
     observed, info = made.reset(seed=1)
@@ -279,11 +279,11 @@ def test_a_loaded_agent_obeys_the_masks(tmp_path: Path) -> None:
     env = agent.make_env()
     observed, info = env.reset(seed=1)
     for t in range(20):
-        decision = agent.act(observed, greedy=bool(t % 2))
-        chances: Any = decision.probabilities
+        chosen = agent.act(observed, greedy=bool(t % 2))
+        chances: Any = chosen.probabilities
         np.testing.assert_array_equal(chances > 0, info["action_mask"] > 0)
         assert chances.sum() == pytest.approx(1.0)
-        observed, _, _, truncated, info = env.step(decision.action)
+        observed, _, _, truncated, info = env.step(chosen.action)
         if truncated:
             observed, info = env.reset()
     env.close()
@@ -295,11 +295,11 @@ def test_pictures_show_an_image_alone_and_beside_a_vector(beside: Any, tmp_path:
     screen = spaces.Box(0, 255, (20, 20, 1), np.uint8)
     made.kwargs.update({"observed": spaces.Tuple([screen, *beside]), "actions": BIT})
     config = small_config(env_id="Odd-v0", network="a3c-ff", action_masks=bool(beside))
-    ground = Playground(config, envs.make, model.build, 1)
-    with closing(ground.envs(1)) as played:
-        agent = ground.agent(played)
+    setup = EvaluationSetup(config, envs.make, model.build, 1)
+    with closing(setup.envs(1)) as played:
+        agent = setup.agent(played)
         for name in ("filters", "saliency"):
-            assert network_pictures.draw(name, ground, played, agent, 0).axes
+            assert network_pictures.draw(name, setup, played, agent, 0).axes
         sink = TensorBoardSink(tmp_path)
         space: Any = played.single_observation_space
         observed, _ = played.reset(seed=1)

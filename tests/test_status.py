@@ -23,13 +23,13 @@ from a3c.run.rundir import RunDir
 from a3c.watch import dashboard, status
 from a3c.watch.snapshot import lines
 from tests import Out, Patch
-from tests.fake_runs import FakeRun, configure, gone, living
+from tests.fake_runs import FakeRun, configure, dead, live_run
 from tests.runs import call_script
 from tests.test_run_summary import SCORES
 
 
 def test_a_live_run_has_all_that_programs_count_on(tmp_path: Path) -> None:
-    made = living(tmp_path / "run", workers=2)
+    made = live_run(tmp_path / "run", workers=2)
     found = json.loads(json.dumps(status.read(made.run).as_dict()))
     assert (found["run"], found["state"]) == ("run", "running")
     assert found["global_step"] == 4_600_000
@@ -54,7 +54,7 @@ def test_a_reused_pid_is_not_taken_for_the_process(tmp_path: Path) -> None:
     """Everything was killed and this process got the pids: the run is not running."""
     made = pole(tmp_path)
     for name in ("ps-0", "worker-0"):
-        made.process(name, child=gone(), keeper=gone())
+        made.process(name, child=dead(), keeper=dead())
     found = status.read(made.run)
     assert found.state == "stopped"
     assert {p.state for p in found.processes} == {"dead"}
@@ -89,7 +89,7 @@ def test_problems_are_warned_of_with_a_remedy(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(os, "cpu_count", lambda: 16)
-    made = living(tmp_path / "run", workers=2)
+    made = live_run(tmp_path / "run", workers=2)
     assert status.read(made.run).warnings == ()
     made.process("worker-1", restarts=2)  # three would be a loop where the tests are as young
     row = made.chief_row(4_600_001, 0.0, 12.0, **{"cluster/failed_saves": 3})
@@ -112,7 +112,7 @@ def test_problems_are_warned_of_with_a_remedy(
 
 @given(st.lists(st.tuples(st.integers(0, 2), st.integers(0, 9), st.booleans()), max_size=30))
 @settings(max_examples=40, deadline=None)
-def test_env_steps_never_fall_within_a_life_of_the_ps(
+def test_env_steps_never_fall_within_one_ps_start(
     tmp_path_factory: pytest.TempPathFactory, events: list[tuple[int, int, bool]]
 ) -> None:
     """Rows of three workers in any order, of clocks that go wrong, and workers that come back."""
@@ -143,7 +143,7 @@ def test_env_steps_do_not_fall_when_a_run_is_solved_by_a_snapshot_of_before(tmp_
     assert status.read(made.run).global_step == 850
 
 
-def test_a_new_life_of_the_ps_begins_where_the_chief_restored_it(tmp_path: Path) -> None:
+def test_a_new_ps_start_begins_where_the_chief_restored(tmp_path: Path) -> None:
     made = pole(tmp_path, workers=2)
     for worker in range(2):
         joined(made, worker, life=1, now=0)
@@ -169,7 +169,7 @@ def test_a_directory_that_holds_no_run_is_refused(tmp_path: Path) -> None:
 @pytest.mark.parametrize("workers", [2, 16, 32])
 @pytest.mark.parametrize("width", [80, 120])
 def test_a_dashboard_fits_and_shows_what_matters(tmp_path: Path, workers: int, width: int) -> None:
-    made = living(tmp_path / "run", workers=workers)
+    made = live_run(tmp_path / "run", workers=workers)
     board = dashboard.Dashboard(made.run, Console(file=io.StringIO(), width=width))
     board.refresh()
     drawn = dashboard.draw(board.status, board.points, (), width, 50)

@@ -11,7 +11,7 @@ import tensorflow as tf
 
 from a3c.errors import UserError
 from a3c.learn.agent import Agent
-from a3c.server import sessions
+from a3c.server import exchange, sessions
 from a3c.server.store import Store
 from tests import Patch
 from tests.clusters import InProcessCluster, agent, flat, push_of, small_config
@@ -128,7 +128,7 @@ def test_workers_attach_one_by_one_and_all_hear_of_the_end(stores: Pair) -> None
     assert not second.pull().finished
     first.finish("solved")
     assert second.push(push_of(np.zeros_like(second.pull().parameters), 0)).finished
-    assert second.ending() == "solved"
+    assert second.end_reason() == "solved"
 
 
 @pytest.mark.parametrize("num_ps", [1, 2, 3])
@@ -153,7 +153,7 @@ def test_any_number_of_ps_and_precision_give_the_same_numbers(num_ps: int, wire_
     push = push_of(backwards, 5, moments=moments, learning_rate=0.001)
     assert second.push(push).finished is False
     reply = first.pull()
-    rate = np.concatenate([np.full(s.size, 0.5 if s.apart else 1.0) for s in first.layout.shards])
+    rate = np.concatenate([np.full(s.size, 1 - 0.5 * s.separate) for s in first.layout.shards])
     step = 0.01 * gradient.astype(np.float64) + 0.001 * backwards.astype(np.float64)
     tolerance = 1e-6 if wire_dtype == "float32" else 1e-3
     np.testing.assert_allclose(reply.parameters, before - rate * step, atol=tolerance)
@@ -234,6 +234,21 @@ def test_a_step_is_clipped_although_the_square_of_its_sum_overflows(num_ps: int)
     assert np.linalg.norm(reply.parameters - before) == pytest.approx(0.1, rel=1e-3)
 
 
+def test_all_ps_clip_alike_whatever_their_parts_of_the_gradients_are(monkeypatch: Patch) -> None:
+    """One ps's part is the same in all pushes, the other's mostly noise that averages out."""
+    monkeypatch.setattr(exchange, "_SKETCH", 32)
+    stores, before = gathering(2, samples_per_step=8, max_gradient_norm=0.1)
+    rng, half = np.random.default_rng(1), before.size // 2
+    pushed = rng.normal(size=(8, before.size)).astype(np.float32)
+    pushed[:, :half] = pushed[0, :half]
+    for gradient in pushed:
+        reply = stores[0].push(push_of(gradient, 1, learning_rate=1.0))
+    mean, change = pushed.mean(axis=0), before - reply.parameters
+    length = np.linalg.norm(change)
+    np.testing.assert_allclose(change / length, mean / np.linalg.norm(mean), atol=1e-4)
+    assert length == pytest.approx(0.1, rel=0.25)
+
+
 def test_a_step_takes_the_pushes_that_come_nearest_to_its_samples() -> None:
     """A rollout with dead transitions is a little short, and its step doesn't wait for another."""
     (store, _), before = gathering(1, samples_per_step=8)
@@ -245,13 +260,13 @@ def test_a_step_takes_the_pushes_that_come_nearest_to_its_samples() -> None:
 
 @pytest.mark.parametrize("num_ps", [1, 2])
 def test_value_only_weights_may_be_clipped_by_themselves_over_all_ps(num_ps: int) -> None:
-    """The ps have parts of very different length; for pushes of one direction that is exact."""
+    """The ps have parts of very different length."""
     limits = {"max_gradient_norm": 0.1, "critic_max_gradient_norm": 0.01}
     (store, _), before = gathering(num_ps, samples_per_step=2, **limits)
     gradient = np.linspace(0, 1, before.size, dtype=np.float32) ** 4
     store.push(push_of(gradient, 1, learning_rate=1.0))
     reply = store.push(push_of(3 * gradient, 1, learning_rate=1.0))
-    first = min(shard.start for shard in store.layout.shards if shard.apart)
+    first = min(shard.start for shard in store.layout.shards if shard.separate)
     assert 0 < first < before.size
     parts = zip(np.split(gradient, [first]), limits.values(), strict=True)
     step = [limit * part / np.linalg.norm(part) for part, limit in parts]
@@ -304,7 +319,7 @@ def test_a_call_that_a_ps_refuses_by_mistake_is_made_again(monkeypatch: Patch) -
     monkeypatch.setattr(tf.compat.v1.Session, "run", call)
     monkeypatch.setattr(tf.compat.v1.Session, "_make_callable_from_options", lambda *_: call)
     with tf.Graph().as_default():
-        session = sessions.LastingSession()
+        session = sessions.UnclosedSession()
         assert session.run([]) == [7]
         words.append("RunGraph (Worker) request was received twice. step_id: 2")
         assert sessions.prepare(session, [])() == [7]

@@ -85,7 +85,7 @@ def test_a_keeper_restarts_until_its_third_kill(keepers: module.ChildKeepers, ru
     assert supervisor.exit_code(NAME) == 128 + signal.SIGKILL
 
 
-def test_a_keeper_started_elsewhere_is_known(keepers: module.ChildKeepers, run: RunDir) -> None:
+def test_a_keeper_in_its_own_pane_is_known(keepers: module.ChildKeepers, run: RunDir) -> None:
     """As in tmux mode: the new keeper needs a moment to write down that it is there."""
     asked: list[int] = []
 
@@ -132,7 +132,7 @@ def supervise(planned: Plan, keepers: module.Keepers, look: Callable[[], None]) 
 
 
 @pytest.mark.parametrize("ended", ["ps-0", "worker-0", "worker-1"])
-def test_a_run_ends_once_a_process_was_told(tmp_path: Path, monkeypatch: Patch, ended: str) -> None:
+def test_a_run_ends_without_its_ps_or_chief(tmp_path: Path, monkeypatch: Patch, ended: str) -> None:
     """Without its ps or its chief it ends; without another worker it goes on, until that ends."""
     monkeypatch.setattr(module, "WORKER_LINGER_S", 0.3)
     monkeypatch.setattr(module, "PS_LINGER_S", 0.3)
@@ -222,7 +222,7 @@ def test_a_keeper_that_is_late_is_ended_too_if_the_run_was_stopped_before(run: R
     assert everything_ended(run.path)
 
 
-class Deaf(Scripted):
+class IgnoresFirstEnd(Scripted):
     """Keepers that end only if they are told to at once."""
 
     def end(self, name: str, *, now: bool) -> bool:
@@ -230,7 +230,7 @@ class Deaf(Scripted):
 
 
 def test_two_quick_ctrl_c_kill(run: RunDir) -> None:
-    keepers = Deaf(run, dict.fromkeys(TRIO, 9))
+    keepers = IgnoresFirstEnd(run, dict.fromkeys(TRIO, 9))
     with module.Interruption() as interruption:
         for _ in range(2):
             os.kill(os.getpid(), signal.SIGINT)

@@ -39,7 +39,7 @@ def test_a_worker_whose_rollouts_are_all_dropped_gives_up_and_says_why(tmp_path:
     with pytest.raises(FatalError) as left:
         chief.run()
     assert str(left.value) == (
-        "dropped 7 rollouts in a row, because the rewards were not finite: mend the environment, "
+        "dropped 7 rollouts in a row, because the rewards were not finite: fix the environment, "
         "which gives them, or give --reward-clip if they are infinite; "
         "--max-dropped-rollouts sets the limit"
     )
@@ -98,17 +98,17 @@ def test_what_an_environment_raises_while_it_is_made_is_its_own_fault(tmp_path: 
         worker(small_config(), tmp_path, fail)
 
 
-def test_the_culprit_is_what_the_rest_follows_from() -> None:
+def test_the_first_non_finite_input_is_named() -> None:
     from tests.test_learner import random_rollout
 
-    for weights, observation, reward, culprit in (
+    for weights, observation, reward, cause in (
         *((NAN, NAN, NAN, "weights"), (0.0, INF, NAN, "observations")),
         *((0.0, 0.0, -INF, "rewards"), (0.0, 0.0, 3e38, "losses")),
     ):
         rollout = random_rollout(0)
         rollout.observations[1, 0, 2] = observation
         rollout.rewards[0, 1] = reward
-        assert not_finite(rollout, np.array([1.0, weights])) == culprit
+        assert not_finite(rollout, np.array([1.0, weights])) == cause
 
 
 def test_workers_may_log_each_game_and_now_and_then_the_policy(tmp_path: Path, caplog: Log) -> None:

@@ -22,8 +22,8 @@ from a3c.errors import UserError
 from a3c.learn.agent import Agent
 from a3c.learn.rollout import Player
 from a3c.play import show as show_module
-from a3c.play.playground import Games, Playground, frames_per_second
-from a3c.play.show import HOLD_S, file_stem, film, prepare_live, record, show, side_show
+from a3c.play.playground import EvaluationSetup, GameScores, frames_per_second
+from a3c.play.show import HOLD_S, evaluator_window, file_stem, film, prepare_window, record, show
 from a3c.play.window import Window, missing_display
 from a3c.run.metrics import Episode
 from tests import Log, Patch, videos
@@ -39,7 +39,7 @@ FPS = 50.0  # of CartPole
 class Pole(NamedTuple):
     """CartPole for an untrained agent: games of about 10 steps, always the same ones."""
 
-    ground: Playground
+    setup: EvaluationSetup
     rendered: Envs
     agent: Agent
 
@@ -47,9 +47,9 @@ class Pole(NamedTuple):
 @pytest.fixture(scope="module")
 def pole() -> Iterator[Pole]:
     config = small_config(env_id="CartPole-v1")
-    ground = Playground(config, envs.make, model.build, run_seed=1, greedy=True)
-    with closing(ground.rendered_env()) as rendered:
-        yield Pole(ground, rendered, ground.agent(rendered))
+    setup = EvaluationSetup(config, envs.make, model.build, run_seed=1, greedy=True)
+    with closing(setup.rendered_env()) as rendered:
+        yield Pole(setup, rendered, setup.agent(rendered))
 
 
 def recorded(pole: Pole, folder: Path, **settings: Any) -> Path:
@@ -81,12 +81,12 @@ def test_a_limit_of_seconds_is_kept_and_no_file_overwritten(pole: Pole, tmp_path
 
 @pytest.mark.parametrize("kind", ["mp4", "gif"])
 def test_ctrl_c_and_a_full_disk_leave_no_file(pole: Pole, tmp_path: Path, kind: Any) -> None:
-    def interrupt(decision: Any) -> None:
-        if decision.lengths[0] == 5:
+    def interrupt(played: Any) -> None:
+        if played.lengths[0] == 5:
             raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
-        recorded(pole, tmp_path, file_format=kind, on_decision=interrupt)
+        recorded(pole, tmp_path, file_format=kind, on_step=interrupt)
     assert list(tmp_path.iterdir()) == []
     why = "ffmpeg can't write in .*: is its disk full"
     with little_room(4096), pytest.raises(UserError, match=why) as error:
@@ -122,7 +122,7 @@ def test_files_are_named_after_game_step_and_return() -> None:
 
 def play(screen: Screen, pole: Pole, episodes: int) -> list[Episode]:
     """The games that were over when the show ended."""
-    games = Games(episodes)
+    games = GameScores(episodes)
     for pause_s in show(*pole, screen.open, lambda: 1200, games, lambda: screen.now):
         screen.now += min(pause_s, 0.1)
     assert screen.closed == 1
@@ -165,7 +165,7 @@ def test_a_lost_window_is_reported_once(pole: Pole, caplog: Log, refusal: Any, s
             raise refusal
         return screen.open(title, size)
 
-    side = side_show(pole.ground, pole.agent, open_window, lambda: 1000)
+    side = evaluator_window(pole.setup, pole.agent, open_window, lambda: 1000)
     pauses = [next(side, None) for _ in range(4)]
     assert [pause is None for pause in pauses] == [refusal is not None, True, True, True]
     messages = [re.sub(r"\S+:\d+: ", "", record.message) for record in caplog.records]
@@ -181,12 +181,12 @@ def train(window: Any, clock: Callable[[], float]) -> int:
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("DISPLAY", ":4711")
         patch.setattr(show_module, "Window", window)
-        make_envs, shows = prepare_live(CONFIG, envs.make, model.build)
+        make_envs, shows = prepare_window(CONFIG, envs.make, model.build)
     assert shows is not None
     games = make_envs("CartPole-v1", 2, 1, CONFIG.env)
-    agent = Playground(CONFIG, envs.make, model.build, 1).agent(games)
+    agent = EvaluationSetup(CONFIG, envs.make, model.build, 1).agent(games)
     shown = shows(games, agent, clock=clock)
-    player = Player(games, agent, agent.network.policy, CONFIG, seed=1, on_decision=shown)
+    player = Player(games, agent, agent.network.policy, CONFIG, seed=1, on_step=shown)
     steps = sum(int(r.mask.sum()) for r in itertools.islice(player.rollouts(), 2))
     games.close()
     return steps
@@ -221,13 +221,13 @@ def test_training_goes_on_without_a_window_that_fails(caplog: Log) -> None:
 def test_a_worker_plays_on_where_nothing_can_be_shown(caplog: Log, monkeypatch: Patch) -> None:
     for name in ("DISPLAY", "WAYLAND_DISPLAY", "SDL_VIDEODRIVER"):
         monkeypatch.delenv(name, raising=False)
-    assert prepare_live(CONFIG, envs.make, model.build) == (envs.make, None)
+    assert prepare_window(CONFIG, envs.make, model.build) == (envs.make, None)
 
     def refuse(*_: Any, **__: Any) -> Any:
         raise ValueError("not drawn")
 
     monkeypatch.setenv("DISPLAY", ":4711")
-    assert prepare_live(CONFIG, refuse, model.build) == (refuse, None)
+    assert prepare_window(CONFIG, refuse, model.build) == (refuse, None)
     without_display, not_drawn = caplog.messages
     assert without_display.startswith("no window: there is no display here")
     assert "not drawn" in not_drawn
@@ -252,7 +252,7 @@ def test_a_missing_display_is_reported_in_one_line() -> None:
     assert missing_display({"WAYLAND_DISPLAY": "wayland-0"}) is None
 
 
-class Promising(Echo):
+class RgbEnv(Echo):
     """Declares rgb_array and renders `picture`, or raises it."""
 
     metadata = {"render_modes": ["rgb_array"], "render_fps": 12}  # noqa: RUF012
@@ -272,7 +272,7 @@ def opened(env_id: str, maker: Any = None, **env_kwargs: Any) -> Envs:
     if maker is not None and env_id not in gymnasium.registry:
         gymnasium.register(env_id, maker, disable_env_checker=True, order_enforce=False)
     config = Config(env=EnvConfig(env_id=env_id, env_kwargs=env_kwargs))
-    return Playground(config, envs.make, model.build, run_seed=1).rendered_env()
+    return EvaluationSetup(config, envs.make, model.build, run_seed=1).rendered_env()
 
 
 def test_rendering_prints_nothing_without_a_display() -> None:
@@ -280,7 +280,7 @@ def test_rendering_prints_nothing_without_a_display() -> None:
         "from a3c.process.startup import import_tensorflow; import_tensorflow();"
         "import envs; from a3c.config import Config, EnvConfig; from a3c.play import playground;"
         "config = Config(env=EnvConfig(env_id='CartPole-v1'));"
-        "playground.Playground(config, envs.make, None, 1).rendered_env().close()"
+        "playground.EvaluationSetup(config, envs.make, None, 1).rendered_env().close()"
     )
     nowhere = {"PATH": "/usr/bin:/bin"}
     done = call(sys.executable, "-W", "error", "-c", code, cwd=REPOSITORY, env=nowhere, check=True)
@@ -291,13 +291,13 @@ def test_rendering_prints_nothing_without_a_display() -> None:
     ("name", "maker", "picture", "reason"),
     [
         ("Unseen-v0", Echo, ..., "without rgb_array"),
-        ("Nothing-v0", Promising, None, "no [height, width, 3] pictures"),
-        ("Flat-v0", Promising, np.zeros((8, 8), np.uint8), "no [height, width, 3] pictures"),
-        ("Floats-v0", Promising, np.zeros((8, 8, 3)), "no [height, width, 3] pictures"),
-        ("Broken-v0", Promising, ValueError("no paint"), "no paint"),
+        ("Nothing-v0", RgbEnv, None, "no [height, width, 3] pictures"),
+        ("Flat-v0", RgbEnv, np.zeros((8, 8), np.uint8), "no [height, width, 3] pictures"),
+        ("Floats-v0", RgbEnv, np.zeros((8, 8, 3)), "no [height, width, 3] pictures"),
+        ("Broken-v0", RgbEnv, ValueError("no paint"), "no paint"),
     ],
 )
-def test_what_has_no_pictures_is_refused(name: str, maker: Any, picture: Any, reason: str) -> None:
+def test_pictureless_envs_are_refused(name: str, maker: Any, picture: Any, reason: str) -> None:
     with pytest.raises(UserError) as refusal:
         opened(name, maker, **({} if picture is ... else {"picture": picture}))
     assert str(refusal.value).startswith(f"env_id {name} can't be shown: ")
@@ -307,7 +307,7 @@ def test_what_has_no_pictures_is_refused(name: str, maker: Any, picture: Any, re
 
 def test_frames_per_second_are_those_of_the_game() -> None:
     picture = np.zeros((8, 8, 3), np.uint8)
-    found = opened("Seen-v0", Promising, picture=picture)
+    found = opened("Seen-v0", RgbEnv, picture=picture)
     assert frames_per_second(found, EnvConfig(env_id="Seen-v0")) == 12
     atari = EnvConfig(env_id="ALE/Pong-v5", frame_skip=3)
     assert frames_per_second(found, atari) == 20

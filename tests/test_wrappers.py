@@ -18,12 +18,12 @@ from a3c.env import wrappers
 from a3c.errors import UserError
 from a3c.learn.rollout import Player, Rollout, numbers
 from a3c.net.distributions import for_space
-from a3c.play.playground import Playground
+from a3c.play.playground import EvaluationSetup
 from a3c.run.metrics import Episode
 from tests.clusters import config
 from tests.fake_runs import configure
 from tests.scripted import ACTIONS, Script, ScriptedActor, ScriptedEnv
-from tests.test_loaded import untrained
+from tests.test_loaded_agent import untrained
 
 OUTCOME = "examples.reward_shaping:Outcome"
 
@@ -120,8 +120,8 @@ def test_evaluation_and_load_wrap_too_and_their_scores_are_raw(tmp_path: Path) -
     limit = {"name": "gymnasium.wrappers:TimeLimit", "max_episode_steps": 4}
     settings = {"env_id": "CartPole-v1", "wrapper": [limit, OUTCOME]}
     loaded = untrained(tmp_path, **settings)
-    ground = Playground(configure(**settings), envs.make, model.build, 1)
-    assert ground.play(tmp_path / "7", 6) == [Episode(4.0, 4)] * 6
+    setup = EvaluationSetup(configure(**settings), envs.make, model.build, 1)
+    assert setup.play(tmp_path / "7", 6) == [Episode(4.0, 4)] * 6
     with closing(loaded.make_env()) as env:
         env.reset(seed=1)
         steps = [env.step(0)[1:4] for _ in range(4)]
@@ -161,11 +161,11 @@ def test_infos_hold_anything_in_each_copy_and_step() -> None:
     ]
     infos = iter(told)
 
-    class Telling(ScriptedEnv):
+    class InfoEnv(ScriptedEnv):
         def step(self, action: Any) -> Any:
             return *super().step(action)[:4], next(infos)
 
-    made = wrappers.copies(lambda: Telling(0, [Script((0.0,) * 9)], []), 2, ())
+    made = wrappers.copies(lambda: InfoEnv(0, [Script((0.0,) * 9)], []), 2, ())
     made.reset()
     first, second = (made.step(np.zeros(2, int))[4] for _ in range(2))
     path[:] = 9.0

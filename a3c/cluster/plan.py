@@ -136,7 +136,7 @@ def make(
     if board is not None:
         host, port = board
         name, address = "tensorboard-0", f"{LOOPBACK}:{port}"
-        argv = (python, "-m", "a3c.launch.board", "--logdir", str(run.path / "events"))
+        argv = (python, "-m", "a3c.launch.tensorboard_server", "--logdir", str(run.path / "events"))
         argv += ("--host", host, "--port", str(port))
         environment = environment | {"PYTHONPATH": str(REPOSITORY)}
         log = str(run.log(name))

@@ -49,7 +49,7 @@ def add_host_arguments(group: Any) -> None:
     group.add_argument("--cluster", choices=("auto", "slurm"), default="auto", help=where)
 
 
-def place(
+def resolve(
     arguments: argparse.Namespace, config: Config, environ: Mapping[str, str] = os.environ
 ) -> tuple[Cluster, Task]:
     """The cluster and this process's task; flags have priority over TF_CONFIG."""
@@ -58,7 +58,7 @@ def place(
         if given or getattr(arguments, "job", None) or getattr(arguments, "task", None):
             flags = "--job, --task" if hasattr(arguments, "job") else "PROCESS"
             raise UserError(f"--cluster slurm: leave out {flags} and hosts: Slurm gives them")
-        return place_by_slurm(environ, config.cluster)
+        return resolve_slurm(environ, config.cluster)
     if not given and "TF_CONFIG" in environ:
         trusted = config.cluster.trusted_network
         return from_tf_config(environ["TF_CONFIG"], trusted_network=trusted)
@@ -93,7 +93,7 @@ def from_tf_config(text: str, *, trusted_network: bool) -> tuple[Cluster, Task]:
         tables = json.loads(text)
     except (ValueError, RecursionError) as error:
         fact = "TF_CONFIG is not valid JSON"
-        raise UserError(f"{fact}: {str(error).splitlines()[0]}; mend it") from None
+        raise UserError(f"{fact}: {str(error).splitlines()[0]}; fix it") from None
     for key in ("cluster", "task"):
         if not isinstance(tables, dict) or not isinstance(tables.get(key), dict):
             raise UserError(f"TF_CONFIG has no table {key!r}: give cluster and task")
@@ -116,7 +116,7 @@ def from_tf_config(text: str, *, trusted_network: bool) -> tuple[Cluster, Task]:
     return cluster, Task("ps" if job == "ps" else "worker", index + before.get(job, 0))
 
 
-def place_by_slurm(environ: Mapping[str, str], settings: ClusterConfig) -> tuple[Cluster, Task]:
+def resolve_slurm(environ: Mapping[str, str], settings: ClusterConfig) -> tuple[Cluster, Task]:
     step = environ
     if "SLURM_STEP_NODELIST" not in environ:
         step = {name: environ[old] for name, old in _OF_THE_JOB.items() if old in environ}
@@ -196,5 +196,5 @@ def _take(environ: Mapping[str, str], name: str) -> str:
 def _number(environ: Mapping[str, str], name: str) -> int:
     text = _take(environ, name)
     if not (text.isascii() and text.isdigit() and len(text) < 10):
-        raise UserError(f"--cluster slurm: {name} {reprlib.repr(text)} is not a number: mend it")
+        raise UserError(f"--cluster slurm: {name} {reprlib.repr(text)} is not a number: fix it")
     return int(text)

@@ -7,7 +7,7 @@ import os
 from dataclasses import dataclass, field
 from typing import Any, Literal, NamedTuple, Self
 
-from a3c.config.own_code import networks
+from a3c.config.user_code import networks
 
 
 def option(
@@ -222,7 +222,7 @@ class LearningConfig:
     predict_weights: bool = option(
         True,
         "compute gradients with the weights expected one step later (several workers that gather "
-        "steps of Adam); without it, returns also use the values of play, not newer ones",
+        "steps of Adam); if off, returns use the values predicted while playing",
     )
     minibatches: int | None = unset(
         "minibatches of a rollout, one push each (by --samples-per-step and --workers if unset)",
@@ -276,7 +276,7 @@ class LearningConfig:
         return self.value_optimizer == "own"
 
     @property
-    def is_critic_apart(self) -> bool:
+    def has_critic_settings(self) -> bool:
         """Whether value-only weights have a learning rate or a clip of their own."""
         if self.has_value_optimizer:
             return False

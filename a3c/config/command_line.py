@@ -161,7 +161,7 @@ def parse_file(path: Path, source: str) -> Any:
     except OSError as error:
         raise UserError(f"{source}: {error.strerror}; give a readable file") from None
     except (ValueError, RecursionError) as error:
-        raise UserError(f"{source} is not valid {form}: {error}; mend it") from None
+        raise UserError(f"{source} is not valid {form}: {error}; fix it") from None
 
 
 def preset_names() -> list[str]:
@@ -217,7 +217,7 @@ def plain(value: Any) -> str:
     return " ".join(map(to_text, value)) if isinstance(value, tuple) else str(value)
 
 
-def idle(
+def unused_flags(
     namespace: argparse.Namespace, config: Config, *, is_atari: bool, has_box_actions: bool
 ) -> list[str]:
     """A line for each given flag that has no effect, found by the start of its help text."""

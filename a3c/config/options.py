@@ -10,7 +10,7 @@ import typing
 from typing import Any, Literal
 
 from a3c.config import SECTIONS, Config
-from a3c.config.own_code import networks
+from a3c.config.user_code import networks
 from a3c.errors import UserError
 
 MAX_TABLE_DEPTH = 32
@@ -34,7 +34,7 @@ class Option(typing.NamedTuple):
         return "--" + self.name.removesuffix("_s").removesuffix("_mb").replace("_", "-")
 
     @property
-    def is_own_code(self) -> bool:
+    def is_user_code(self) -> bool:
         """Whether it lists the user's own code: tables with a name and arguments."""
         return self.kind is dict and self.is_list
 
@@ -53,7 +53,7 @@ class Option(typing.NamedTuple):
             return "one of " + ", ".join(self.choices) + own
         if self.kind is bool:
             return "true or false"
-        if self.is_own_code:
+        if self.is_user_code:
             own = "package.module:name, or a table (as a flag: a JSON object) with it as the name"
             return f"{own} and arguments: {_TABLE}"
         if self.kind is dict:
@@ -135,7 +135,7 @@ def _is_plain(value: Any, depth: int = MAX_TABLE_DEPTH) -> bool:
 def _coerce_item(option: Option, value: Any) -> Any:
     """Convert one item; raises ValueError if it isn't allowed. A bool is never a number."""
     kind = option.kind
-    if option.is_own_code:
+    if option.is_user_code:
         value = {"name": value} if isinstance(value, str) else value
         if not isinstance(value, dict) or not OWN_FUNCTION.fullmatch(str(value.get("name"))):
             raise ValueError
@@ -241,7 +241,7 @@ def _check_learning(config: Config) -> None:
 def check_minibatches(config: Config, *, recurrent: bool) -> None:
     """Refuse too many minibatches: at most one per sample, or per environment if recurrent.
 
-    Refuse sliding returns too if recurrent. Whether a user's own network is recurrent is known only
+    Refuse `return_steps` too if recurrent. Whether a user's own network is recurrent is known only
     when it is built.
     """
     minibatches, share = config.learning.minibatches or 1, config.share

@@ -36,7 +36,7 @@ _GAME_KWARGS = {*_VECTOR_KWARGS, "mode", "difficulty"}
 Frames = NDArray[np.uint8]
 
 
-class Game(NamedTuple):
+class AtariId(NamedTuple):
     env_id: str  # ALE/Pong-v5
     rom: str  # pong
     stickiness: float
@@ -69,7 +69,7 @@ PREPROCESSING = {
 }
 
 
-def find(env_id: str) -> Game | None:
+def find(env_id: str) -> AtariId | None:
     """The game of an id, or None if it isn't an Atari id.
 
     `ALE/Pong-v5` and the old `Pong-v4`, `PongDeterministic-v4` and `PongNoFrameskip-v4`, and their
@@ -82,11 +82,11 @@ def find(env_id: str) -> Game | None:
     spec = gymnasium.registry.get(f"ALE/{name}-v5")
     if spec is None or (version == "5") != (namespace is not None) or (namespace and suffix):
         return None
-    return Game(spec.id, spec.kwargs["game"], _STICKINESS[version])
+    return AtariId(spec.id, spec.kwargs["game"], _STICKINESS[version])
 
 
 def make(
-    game: Game, num_envs: int, config: EnvConfig, render_mode: str | None = None
+    game: AtariId, num_envs: int, config: EnvConfig, render_mode: str | None = None
 ) -> VectorEnv[Any, Any, Any]:
     """`num_envs` copies of a game, which reset in the step that ends an episode.
 
@@ -155,7 +155,7 @@ class AtariGame(gymnasium.Wrapper[Any, Any, Any, Any]):
     number of no-ops if ale-py is built with the GNU C++ library, as on Linux.
     """
 
-    def __init__(self, game: Game, config: EnvConfig, render_mode: str | None = None) -> None:
+    def __init__(self, game: AtariId, config: EnvConfig, render_mode: str | None = None) -> None:
         self._atari = AtariEnv(
             game.rom,
             obs_type="grayscale",

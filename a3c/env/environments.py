@@ -15,7 +15,7 @@ from gymnasium.spaces import Box, Discrete, Space
 from gymnasium.vector import AutoresetMode, SyncVectorEnv
 from gymnasium.wrappers.vector import TransformAction
 
-from a3c.config import EnvConfig, own_code
+from a3c.config import EnvConfig, user_code
 from a3c.env import wrappers
 from a3c.env.spaces import Envs, allowed_actions, choice_sizes
 from a3c.errors import UserError
@@ -55,7 +55,7 @@ def import_packages() -> None:
 
 def _register(module: str, subject: str) -> list[str]:
     """Import a module of environments, and call its `register_envs` if it has one; their ids."""
-    loaded = own_code.import_module(module, subject)
+    loaded = user_code.import_module(module, subject)
 
     def ids() -> list[str]:
         """The ids of environments whose class or function is from the module or inside it."""
@@ -218,7 +218,7 @@ def _explain(error: Exception, config: EnvConfig) -> str:
         subject += f" in {', '.join(own['name'] for own in config.wrapper)}"
     # Gymnasium raises a constructor's TypeError again, with a longer text.
     cause = error.__cause__ if isinstance(error.__cause__, TypeError) else error
-    return f"{subject} failed: {own_code.describe(cause)}; mend it, or choose another"
+    return f"{subject} failed: {user_code.describe(cause)}; fix it, or choose another"
 
 
 def _explain_missing(error: Exception, env_id: str) -> str:

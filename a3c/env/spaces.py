@@ -135,7 +135,7 @@ class _Packing(VectorWrapper[Any, Any, Any, Any, Any]):
             if mask.shape != (self._num_given,):
                 raise UserError(
                     f"env_id {self._env_id} gives an action mask of shape {mask.shape}, but its "
-                    f"actions need ({self._num_given},): mend info[{MASK!r}]"
+                    f"actions need ({self._num_given},): fix info[{MASK!r}]"
                 )
             self._masks[i] = mask[self._columns]
         for choice in np.split(self._masks, np.cumsum(self._sizes)[:-1], axis=1):

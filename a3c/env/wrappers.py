@@ -11,7 +11,7 @@ import gymnasium
 import numpy as np
 from gymnasium.vector import AutoresetMode, SyncVectorEnv, VectorEnv, VectorWrapper
 
-from a3c.config import own_code
+from a3c.config import user_code
 from a3c.errors import UserError
 
 REWARDS, ENDS = "raw_rewards", "raw_ends"  # in the info of every step
@@ -21,12 +21,12 @@ def copies(
     make: Callable[[], gymnasium.Env[Any, Any]], num_envs: int, given: Sequence[dict[str, Any]]
 ) -> VectorEnv[Any, Any, Any]:
     """Copies of an environment in the given wrappers, which reset in the step that ends a game."""
-    games: list[Game] = []
+    games: list[RawScoreCounter] = []
 
     def wrapped() -> gymnasium.Env[Any, Any]:
         env: gymnasium.Env[Any, Any] = make()
         if given:
-            games.append(Game(env))
+            games.append(RawScoreCounter(env))
             env = games[-1]
         for own in given:
             env = _wrap(env, **own)
@@ -65,16 +65,16 @@ class Copies(SyncVectorEnv):
 
 def _wrap(env: gymnasium.Env[Any, Any], name: str, **arguments: Any) -> gymnasium.Env[Any, Any]:
     subject = f"wrapper {name}"
-    wrapper = own_code.find(name, subject, "Wrapper")
-    with own_code.as_user_error(subject):
+    wrapper = user_code.find(name, subject, "Wrapper")
+    with user_code.as_user_error(subject):
         wrapped = wrapper(env, **arguments)
     if not isinstance(wrapped, gymnasium.Env):
-        made = own_code.kind_of(wrapped)
+        made = user_code.kind_of(wrapped)
         raise UserError(f"{subject} gave {made}: let it be a gymnasium.Wrapper")
     return wrapped
 
 
-class Game(gymnasium.Wrapper[Any, Any, Any, Any]):
+class RawScoreCounter(gymnasium.Wrapper[Any, Any, Any, Any]):
     """Counts the raw rewards of each game."""
 
     def __init__(self, env: gymnasium.Env[Any, Any]) -> None:
@@ -110,7 +110,7 @@ class Game(gymnasium.Wrapper[Any, Any, Any, Any]):
 class RawScores(VectorWrapper[Any, Any, Any, Any, Any]):
     """Adds the raw rewards of each step to its info, and which games have ended."""
 
-    def __init__(self, envs: VectorEnv[Any, Any, Any], games: Sequence[Game]) -> None:
+    def __init__(self, envs: VectorEnv[Any, Any, Any], games: Sequence[RawScoreCounter]) -> None:
         super().__init__(envs)
         self._games = games
 

@@ -142,8 +142,8 @@ def main() -> int:
     request = launcher.answer(PING_TIMEOUT_S)
     if request is None:
         return EXIT_CRASH
-    if "sweep" in request:  # end every keeper of a run on this host
-        records = process_records.read_records(Path(request["sweep"]))
+    if "end_run" in request:  # end every keeper of a run on this host
+        records = process_records.read_records(Path(request["end_run"]))
         alive = [record for record in records if process_records.keeper_lives(record)]
         left = end(alive, now=request["now"])
         launcher.send({"ended": [r.name for r in alive if r.name not in left], "left": left})

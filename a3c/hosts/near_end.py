@@ -23,9 +23,8 @@ from a3c.cluster import plan as planning
 from a3c.cluster.hostfile import directory_of, ssh_command
 from a3c.cluster.plan import Plan
 from a3c.errors import EXIT_CRASH, EXIT_FATAL, EXIT_OK, EXIT_USAGE, UserError
-from a3c.hosts import elsewhere
 from a3c.hosts.connection import Connection, write_all
-from a3c.hosts.elsewhere import Elsewhere
+from a3c.hosts.remote_processes import LastSeen, path_of, write
 from a3c.keeper.spec import Process
 from a3c.process import console
 from a3c.process.process_records import ProcessRecord, from_json
@@ -38,12 +37,12 @@ RETRY_DELAYS_S = (0.5, 1.0, 2.0, 5.0)
 LAST_RETRIES_S = 12.0  # retries of a lost connection while the run ends
 
 
-class Follower:
+class RemoteProcess:
     def __init__(self, run: RunDir, process: Process, plan: Plan) -> None:
         self._run, self._process = run, process
         self._host = plan.host_of(process)
         self._log_place: int | None = None  # of the data printed so far; None before it is attached
-        self._seen = Elsewhere(self._host.name, None, None)
+        self._seen = LastSeen(self._host.name, None, None)
         self._asked_at: float | None = None
         self._status = -1
 
@@ -146,7 +145,7 @@ class Follower:
     def _note(self, **changes: Any) -> None:
         self._seen = replace(self._seen, **changes)
         with contextlib.suppress(OSError):  # disk full: the next change writes it again
-            elsewhere.write(elsewhere.path_of(self._run, self._process.name), self._seen)
+            write(path_of(self._run, self._process.name), self._seen)
 
     def _copy(self, name: str, data: bytes) -> None:
         """Append data of a remote file to its local copy; log data goes to stdout."""
@@ -186,7 +185,7 @@ def main() -> int:
     try:
         plan = Plan.load(run)
         known = {process.name: process for process in (*plan.processes, *plan.reserved)}
-        return Follower(run, known[sys.argv[2]], plan).run()
+        return RemoteProcess(run, known[sys.argv[2]], plan).run()
     except UserError as error:
         print_line(str(error))
         return EXIT_USAGE

@@ -32,7 +32,7 @@ from typing import Any
 from a3c.errors import EXIT_OK, EXIT_RETRY, EXIT_USAGE, UserError
 from a3c.keeper import namespaces, spawn
 from a3c.keeper.capture import Capture, Echo, Tail
-from a3c.keeper.restarts import Patience, judge
+from a3c.keeper.restarts import RestartPolicy, classify_exit
 from a3c.keeper.spawn import Child
 from a3c.keeper.spec import KeeperSpec, parse
 from a3c.process import heartbeat, process_records
@@ -52,7 +52,7 @@ class Keeper:
 
     def __init__(self, spec: KeeperSpec) -> None:
         self._spec = spec
-        self._patience = Patience(spec.limits)
+        self._policy = RestartPolicy(spec.limits)
         self._child: Child | None = None
         self._start_at = self._ticked = time.monotonic()
         self._stopping = False
@@ -211,15 +211,15 @@ class Keeper:
         last_exit = LastExit(None if signal_name else code, signal_name, now_text(), reason)
         self._change(pid=None, create_time=None, birth=None, last_exit=last_exit)
         how = f"{self._spec.name} {last_exit}"
-        verdict = judge(code, reason)
+        kind = classify_exit(code, reason)
         if self._stopping:
             self._leave("stopped", self._last_status, how)
         elif reason == "restart":
             self._start_again_after(0.0, how)
-        elif verdict == "done":
+        elif kind == "done":
             self._leave("done", EXIT_OK, how)
         else:
-            decision = self._patience.decide(verdict, lived_s, beat)
+            decision = self._policy.decide(kind, lived_s, beat)
             if decision.first_of_row or how != self._last_failure:
                 self._last_failure = how
                 self._change(first_error=tuple(self._capture.tail.lines()))

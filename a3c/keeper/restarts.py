@@ -25,7 +25,7 @@ CRASH_SIGNALS = (SIGSEGV, SIGABRT, SIGBUS, SIGFPE, SIGILL, SIGSYS)
 
 HEALTHY_S = 60.0  # the uptime after which earlier crashes don't count
 
-Verdict = Literal["done", "retry", "crash", "failed"]  # how the end of a process is classified
+ExitKind = Literal["done", "retry", "crash", "failed"]  # how the end of a process is classified
 
 
 @dataclass(frozen=True)
@@ -37,14 +37,14 @@ class Limits:
     healthy_s: float = HEALTHY_S
 
 
-class Decision(NamedTuple):
+class RestartDecision(NamedTuple):
     again: bool
     delay_s: float
     first_of_row: bool  # the first failure since the process last worked
 
 
-def judge(code: int, reason: str | None = None) -> Verdict:
-    """The verdict on an exit code, -n for signal n, or on why the keeper ended the process."""
+def classify_exit(code: int, reason: str | None = None) -> ExitKind:
+    """Classify an exit code, -n for signal n, or the reason why the keeper ended the process."""
     if reason == "memory":
         return "crash"
     if reason in ("heartbeat", "start-timeout"):
@@ -58,7 +58,7 @@ def judge(code: int, reason: str | None = None) -> Verdict:
     return "failed"
 
 
-class Patience:
+class RestartPolicy:
     """Counts failures in a row and increases the delay between restarts."""
 
     def __init__(self, limits: Limits) -> None:
@@ -67,23 +67,23 @@ class Patience:
         self._failures = 0
         self._crashes = 0
 
-    def decide(self, verdict: Verdict, lived_s: float, beat: bool) -> Decision:
+    def decide(self, kind: ExitKind, lived_s: float, beat: bool) -> RestartDecision:
         """Count a failure and decide whether to restart; `lived_s` is the uptime."""
         healthy = lived_s >= self._limits.healthy_s
         if healthy:
             self._crashes = 0
         if healthy or beat:
             self._failures = 0
-        if healthy or (beat and verdict == "retry"):
+        if healthy or (beat and kind == "retry"):
             self._delay_s = self._limits.first_delay_s
         first_of_row = self._failures == 0 and self._crashes == 0
         self._failures += 1
-        self._crashes += verdict == "crash"
+        self._crashes += kind == "crash"
         again = (
-            verdict in ("retry", "crash")
+            kind in ("retry", "crash")
             and self._failures <= self._limits.max_restarts
             and self._crashes < self._limits.max_crashes
         )
         delay_s = self._delay_s
         self._delay_s = min(2 * delay_s, self._limits.longest_delay_s)
-        return Decision(again, delay_s, first_of_row)
+        return RestartDecision(again, delay_s, first_of_row)

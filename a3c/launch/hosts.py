@@ -22,7 +22,7 @@ from a3c.cluster.topology import split_address
 from a3c.config import Config, command_line
 from a3c.config.options import validate
 from a3c.errors import UserError
-from a3c.hosts import elsewhere, probe
+from a3c.hosts import probe, remote_processes
 from a3c.hosts.connection import Connection
 from a3c.keeper.spec import Process
 from a3c.launch.preflight import shortages
@@ -84,7 +84,7 @@ class Answer:
     facts: dict[str, Any] = field(default_factory=dict)
     trouble: str = ""
     unreached: dict[str, str] = field(default_factory=dict)  # why, by "name at address"
-    also_at: set[str] = field(default_factory=set)  # its other addresses that also answer
+    open_addresses: set[str] = field(default_factory=set)  # its other addresses that also answer
 
 
 class _Target(NamedTuple):
@@ -126,7 +126,7 @@ def ask(plan: Plan, at_work: Sequence[Process] = ()) -> list[Answer]:
                 if target.other is None and why:
                     answer.unreached[target.name] = why
                 elif target.other is not None and not why:
-                    target.other.also_at.add(target.host)
+                    target.other.open_addresses.add(target.host)
     finally:
         for link in links:
             link.close()
@@ -181,7 +181,7 @@ def check(plan: Plan, config: Config, at_work: Sequence[Process] = ()) -> None:
         log.warning("warning: %s", line)
     found = [line for answer in answers for line in faults(answer, answers[0])]
     run = RunDir(Path(plan.run_dir))
-    doubtful = [] if at_work else [host.name for host in elsewhere.hosts_in_doubt(run)]
+    doubtful = [] if at_work else [host.name for host in remote_processes.unconfirmed_hosts(run)]
     if doubtful:  # of an earlier session, as after a crash here
         stop = f"{command('launch_cluster.py')} stop {shlex.quote(str(run.path))}"
         names = ", ".join(doubtful)
@@ -244,7 +244,7 @@ def faults(answer: Answer, here: Answer) -> Iterator[str]:
 
 def warnings(answers: Sequence[Answer], config: Config) -> Iterator[str]:
     """Possible problems, one line each; `preflight.warnings` covers the launcher's machine."""
-    places = [f"{address} ({a.host.name})" for a in answers for address in sorted(a.also_at)]
+    places = [f"{at} ({a.host.name})" for a in answers for at in sorted(a.open_addresses)]
     if places:
         more = f" and {len(places) - _PLACES} more" if places[_PLACES:] else ""
         what = f"the ports of this run answer at {', '.join(places[:_PLACES])}{more} as well"

@@ -101,7 +101,7 @@ def make_plan(config: Config, chosen: argparse.Namespace) -> tuple[Config, Plan,
     if (limit := getattr(chosen, "config.max_env_steps", "")).startswith("+"):
         raise UserError(f"--max-env-steps {limit} is for `--resume`: give the whole number to keep")
     if chosen.process is None:
-        cluster, task = which_task.place(chosen, config)
+        cluster, task = which_task.resolve(chosen, config)
         names = [task.name]
     else:
         names = expand_names(chosen.process)

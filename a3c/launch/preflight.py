@@ -12,8 +12,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from a3c.cluster.plan import Plan
-from a3c.config import Config, command_line, own_code
-from a3c.config.own_code import networks
+from a3c.config import Config, command_line, user_code
+from a3c.config.user_code import networks
 from a3c.errors import EXIT_OK, EXIT_USAGE, UserError
 from a3c.keeper.spec import Process
 from a3c.play.window import missing_display
@@ -43,7 +43,7 @@ class Facts(NamedTuple):
     no_display: str | None = None  # why no window can be opened; None if one can
 
 
-def look(path: Path) -> Facts:
+def measure_machine(path: Path) -> Facts:
     """This machine's resources for a run in the directory `path`, which need not exist yet."""
     import psutil
 
@@ -152,7 +152,7 @@ def check_network(config: Config, space: Space[Any]) -> None:
         if config.run.start_from is None:
             return
     else:
-        own_code.check_source(module, f"network {place}")
+        user_code.check_source(module, f"network {place}")
     # The user's own one, and the weights of `--start-from`, are tried in a separate process.
     script = str(REPOSITORY / "model.py")
     try:
@@ -168,13 +168,13 @@ def check_network(config: Config, space: Space[Any]) -> None:
         )
     except subprocess.TimeoutExpired:
         what = f"network {place}: trying it took more than {NETWORK_TIMEOUT_S:g} s"
-        raise UserError(f"{what}: mend it") from None
+        raise UserError(f"{what}: fix it") from None
     said = done.stderr.strip().splitlines() or ["it said nothing"]
     line = said[-1].removeprefix("model.py: ")
     if done.returncode == EXIT_USAGE:
         raise UserError(line)
     if done.returncode != EXIT_OK:
         what = f"network {place}: trying it ended with {done.returncode} ({line})"
-        raise UserError(f"{what}: mend it")
+        raise UserError(f"{what}: fix it")
     if config.run.start_from is not None:
         log.info("%s", done.stdout.strip().splitlines()[-1])

@@ -19,16 +19,16 @@ from a3c.cluster.hostfile import directory_of
 from a3c.cluster.plan import Plan
 from a3c.cluster.topology import CHIEF
 from a3c.config import Config
-from a3c.config.own_code import networks
+from a3c.config.user_code import networks
 from a3c.errors import A3CError, UserError
-from a3c.hosts import elsewhere
+from a3c.hosts import remote_processes
 from a3c.launch.supervisor import Interruption, Keepers, Outcome, Supervisor
 from a3c.play import locate
 from a3c.process import process_records
-from a3c.process.console import beside, command, count, discard, from_here
+from a3c.process.console import command, count, discard, format_mean, relative_path
 from a3c.run import checkpoint, resume, rundir
 from a3c.run.checkpoint import CANDIDATE, Manifest, is_over
-from a3c.run.rows import Follower, latest, parse_row
+from a3c.run.rows import RowFollower, latest, parse_row
 from a3c.run.rundir import REPOSITORY, RunDir
 from a3c.watch.snapshot import Curve, one_line
 from a3c.watch.status import Reader
@@ -45,7 +45,7 @@ def opening(run: RunDir, config: Config, preset: str | None, plan: Plan) -> str:
     crew = f"{cluster.ps} ps, {count(cluster.workers, 'worker')}"
     source = f"preset {preset}" if preset else "no preset"
     lines = [f"training {config.env.env_id}: {crew}, {source}{goal}", sharing(config)]
-    lines.append(f"run directory {from_here(run.path)}")
+    lines.append(f"run directory {relative_path(run.path)}")
     lines += [
         f"  on {host.name:10} {directory_of(host, run.label)} (logs and metrics, copied to here)"
         for host in plan.hosts
@@ -76,7 +76,7 @@ def supervise(
         if not stream.isatty():  # it was closed, and every write would fail
             discard(stream)
     try:
-        if ended := elsewhere.end_left(run, now=True):  # such as after a second Ctrl-C
+        if ended := remote_processes.end_remote(run, now=True):  # such as after a second Ctrl-C
             log.info("ended elsewhere: %s", ", ".join(ended))
     except UserError as error:
         log.error("%s", error)
@@ -92,7 +92,7 @@ def showing(run: RunDir) -> Iterator[Callable[[], None]]:
 
         board = Dashboard(run)
     if board is None or not board.is_on_screen:  # such as with TERM=dumb
-        yield Progress(run).poll
+        yield ProgressLog(run).poll
         return
     root = logging.getLogger()
     handlers = root.handlers[:]
@@ -104,7 +104,7 @@ def showing(run: RunDir) -> Iterator[Callable[[], None]]:
             root.handlers = handlers
 
 
-class Progress:
+class ProgressLog:
     """Logs a line every few seconds, and whenever a process changes its state."""
 
     def __init__(self, run: RunDir) -> None:
@@ -116,7 +116,7 @@ class Progress:
         self._curve = Curve(run.metrics(CHIEF))
         self._waits: set[str] = set()
         losses = run.metrics("losses")
-        self._losses = Follower(losses, losses.stat().st_size if losses.exists() else 0)
+        self._losses = RowFollower(losses, losses.stat().st_size if losses.exists() else 0)
 
     def poll(self) -> None:
         """Log the news in the run's files; without progress, once which process waits for which."""
@@ -260,34 +260,34 @@ _MORE = {
 def closing(run: RunDir, summary: dict[str, Any], pictures: list[str]) -> str:
     goal, rows = summary["goal"], []
     more = _MORE.get(summary.get("reason") or "", "")
-    here, events = (shlex.quote(from_here(path)) for path in (run.path, run.path / "events"))
+    here, events = (shlex.quote(relative_path(path)) for path in (run.path, run.path / "events"))
     if summary["mean_return_100"] is not None:
-        mean = beside(summary["mean_return_100"], goal)
+        mean = format_mean(summary["mean_return_100"], goal)
         rows.append(("mean return", f"{mean} (last 100 games in training)"))
     if summary.get("lost_env_steps"):
         rows.append(("lost", f"{count(summary['lost_env_steps'], 'env step')}: in no checkpoint"))
     if evaluation := summary["evaluation"]:
         names = ("episodes", "mean", "median", "stderr", "min", "max")
         values = [evaluation[name] for name in names]  # one game has no standard error
-        cells = ["-" if value is None else beside(value, None) for value in values]
-        cells[:2] = [f"{evaluation['episodes']:g}", beside(evaluation["mean"], goal)]
+        cells = ["-" if value is None else format_mean(value, None) for value in values]
+        cells[:2] = [f"{evaluation['episodes']:g}", format_mean(evaluation["mean"], goal)]
         rows.append(("evaluation", "".join(f"{name:>10}" for name in names)))
         rows.append(("", "".join(f"{cell:>10}" for cell in cells)))
-    rows += [("curve", from_here(Path(picture))) for picture in pictures]
+    rows += [("curve", relative_path(Path(picture))) for picture in pictures]
     if summary.get("reason") and not summary["solved"]:
         rows.append(("ended by", "--" + summary["reason"].replace("_", "-")))
     if kept := summary["best"]:
         by = f"the evaluator's mean, {kept['mean']:.1f}"
-        rows.append(("best", f"{from_here(Path(kept['path']))} by {by}"))
+        rows.append(("best", f"{relative_path(Path(kept['path']))} by {by}"))
     if (before := summary.get("before")) and before["solved"]:
         rows.append(("before", f"solved at {before['env_steps']:,} env steps"))
     if summary["video"]:
-        rows.append(("video", from_here(Path(summary["video"]))))
+        rows.append(("video", relative_path(Path(summary["video"]))))
     if run.summary.exists():  # missing if the disk was full
-        rows.append(("summary", from_here(run.summary)))
+        rows.append(("summary", relative_path(run.summary)))
     if summary["checkpoint"] and run.config.exists():  # missing if the directory was deleted
         rows += [
-            ("checkpoint", from_here(Path(summary["checkpoint"]))),
+            ("checkpoint", relative_path(Path(summary["checkpoint"]))),
             ("go on with", f"{command('launch_cluster.py')} --resume --run-dir {here}{more}"),
             ("evaluate", f"{command('evaluate.py')} {here}"),
         ]

@@ -20,7 +20,7 @@ from a3c.cluster import plan as planning
 from a3c.cluster.plan import Plan
 from a3c.cluster.topology import CHIEF
 from a3c.errors import EXIT_FATAL, EXIT_OK
-from a3c.keeper.restarts import Limits, Patience
+from a3c.keeper.restarts import Limits, RestartPolicy
 from a3c.keeper.spec import Process
 from a3c.process import process_records
 from a3c.process.environment import code_environment
@@ -191,7 +191,7 @@ Keepers = ChildKeepers | RecordedKeepers
 @dataclass
 class _Kept:
     process: Process
-    patience: Patience = field(default_factory=lambda: Patience(LIMITS))
+    policy: RestartPolicy = field(default_factory=lambda: RestartPolicy(LIMITS))
     started_at: float = field(default_factory=time.monotonic)  # of its keeper
     due_at: float | None = None  # when its keeper, which was killed, is restarted
     is_given_up: bool = False
@@ -315,7 +315,7 @@ class Supervisor:
             if kept.is_given_up or not self._keepers.is_killed(name):
                 continue
             if kept.due_at is None:
-                decision = kept.patience.decide("crash", now - kept.started_at, beat=False)
+                decision = kept.policy.decide("crash", now - kept.started_at, beat=False)
                 kept.due_at, kept.is_given_up = now + decision.delay_s, not decision.again
                 if decision.again:
                     again = f"it starts again in {decision.delay_s:g} s"

@@ -30,7 +30,7 @@ from a3c.config import Config, command_line
 from a3c.config.options import OPTIONS, coerce, flat, shown
 from a3c.errors import EXIT_FATAL, EXIT_OK, EXIT_USAGE, UserError
 from a3c.play import locate
-from a3c.process.console import count, from_here, program, table
+from a3c.process.console import count, program, relative_path, table
 from a3c.process.process_records import read_json, write_atomically
 from a3c.process.signals import not_ignored
 from a3c.run import rundir
@@ -338,7 +338,7 @@ def _show(trials: Sequence[Trial], folder: Path) -> None:
     titles = [name.replace("_", " ") for name in trials[0].row]
     rows = [titles, *(list(map(_cell, trial.row.values())) for trial in trials)]
     print("\n".join([f"{folder}: the best first", *table(rows, num_left=0)]))
-    if played := [from_here(trial.path) for trial in trials if trial.summary]:
+    if played := [relative_path(trial.path) for trial in trials if trial.summary]:
         command = [sys.executable, str(REPOSITORY / "plot.py"), *played, "--what", "return"]
         command.append(f"--output={folder}")
         subprocess.run(command, stdin=subprocess.DEVNULL, check=False)

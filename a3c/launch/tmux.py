@@ -43,8 +43,8 @@ class Pane(NamedTuple):
 
 def start(plan: Plan, run: RunDir, script: Path) -> int:
     # Ctrl-C before the cockpit handles it would kill it, and nothing would supervise the run.
-    unhurt = ("sh", "-c", 'trap "" INT; exec "$@"', "sh")
-    cockpit = Pane("cockpit", (*unhurt, sys.executable, str(script), "cockpit", str(run.path)))
+    ignore_int = ("sh", "-c", 'trap "" INT; exec "$@"', "sh")
+    cockpit = Pane("cockpit", (*ignore_int, sys.executable, str(script), "cockpit", str(run.path)))
     windows = {"cockpit": [cockpit]}
     for process in plan.processes:
         workers = f"workers-{process.task // PANES_A_WINDOW + 1}"

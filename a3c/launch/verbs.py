@@ -20,13 +20,13 @@ from a3c.cluster.topology import CHIEF
 from a3c.config.command_line import Parser, add_version, parse_path
 from a3c.config.command_line import make_parser as make_config_parser
 from a3c.errors import EXIT_OK, UserError
-from a3c.hosts import elsewhere, far_end
+from a3c.hosts import far_end, remote_processes
 from a3c.keeper.spec import Process
 from a3c.launch import catalogue, hosts, run_summary, supervisor, sweep
 from a3c.process import console, process_records
 from a3c.process.process_records import ENDED_STATES, Identity, ProcessRecord
 from a3c.run import rundir
-from a3c.run.rows import Follower
+from a3c.run.rows import RowFollower
 from a3c.run.rundir import RunDir
 from a3c.watch import status as reading
 from a3c.watch.snapshot import lines, printable, score
@@ -87,7 +87,7 @@ def logs(arguments: argparse.Namespace) -> None:
             rundir.find(wanted)
             remedy = f"did you mean `logs --run {shlex.quote(wanted)}`?"
         raise UserError(f"{found.name} has no log of {wanted!r}: {remedy}")
-    followers: dict[Path, Follower] = {}
+    followers: dict[Path, RowFollower] = {}
     while True:
         files = [folder / f"{wanted}.log"] if wanted else sorted(folder.glob("*.log"))
         prefix = len(files) > 1
@@ -97,7 +97,7 @@ def logs(arguments: argparse.Namespace) -> None:
             except OSError as error:
                 why = error.strerror
                 raise UserError(f"{file} can't be read ({why}): make it readable") from None
-            for line in followers.setdefault(file, Follower(file)).lines():
+            for line in followers.setdefault(file, RowFollower(file)).lines():
                 for text in line.decode(errors="replace").splitlines() or [""]:
                     print(f"{file.stem:12} {text}" if prefix else text)
             sys.stdout.flush()
@@ -113,12 +113,12 @@ def stop(arguments: argparse.Namespace) -> None:
     records = process_records.read_records(found.path)
     alive = list(filter(process_records.keeper_lives, records))
     if not alive and rundir.is_held(found.path):
-        _refuse_elsewhere("stop", records)
+        _refuse_remote("stop", records)
         _end_launcher(found)
     elif not alive:
-        ended = elsewhere.end_left(found, now=arguments.now)
+        ended = remote_processes.end_remote(found, now=arguments.now)
         if not ended:
-            _refuse_elsewhere("stop", records)
+            _refuse_remote("stop", records)
         print(f"{found.name} is {'stopped: ' + ', '.join(ended) if ended else 'not running'}")
         return
     chief = [record for record in alive if record.name == CHIEF]
@@ -137,7 +137,7 @@ def stop(arguments: argparse.Namespace) -> None:
             while not found.summary.exists() and time.monotonic() < deadline:
                 time.sleep(0.05)
             tmux.close_session(server, found.label)
-    elsewhere.end_left(found, now=arguments.now)
+    remote_processes.end_remote(found, now=arguments.now)
     print(f"{found.name} is stopped")
 
 
@@ -156,7 +156,7 @@ def _end_launcher(run: RunDir) -> None:
         time.sleep(0.05)
 
 
-def _refuse_elsewhere(verb: str, records: Sequence[ProcessRecord]) -> None:
+def _refuse_remote(verb: str, records: Sequence[ProcessRecord]) -> None:
     """Refuse to act on processes whose keepers are on another host, which can't be signalled."""
     for record in records:
         if record.state not in ENDED_STATES and record.host != process_records.this_host():
@@ -173,7 +173,7 @@ def restart(arguments: argparse.Namespace) -> None:
         raise UserError(f"{found.name} has no process {name!r}: it has {names}")
     if not process_records.signal_keeper(by_name[name], signal.SIGUSR1):
         record = by_name[name]
-        _refuse_elsewhere("restart", [record])
+        _refuse_remote("restart", [record])
         can_add = record.role == "worker" and record.task and record.state in ENDED_STATES
         remedy = "give `add`" if can_add and rundir.is_held(found.path) else "use --resume"
         raise UserError(f"{name} has no keeper any more: {remedy}")
@@ -243,9 +243,9 @@ def remove(arguments: argparse.Namespace) -> None:
     if record is None or record.role != "worker":
         raise UserError(f"{run.name} has no worker {name!r}: see `status`")
     if record.task == 0:
-        raise UserError(f"{name} saves for all: end the run with `stop`")
+        raise UserError(f"{name} writes the checkpoints and can't be removed: use `stop`")
     if not process_records.keeper_lives(record):
-        _refuse_elsewhere("remove", [record])
+        _refuse_remote("remove", [record])
         raise UserError(f"{name} is not at work: see `status`")
     if far_end.end([record], now=False, grace_s=SCALING_TIMEOUT_S):
         late = f"{name} has not left within {SCALING_TIMEOUT_S:g} s"

@@ -19,7 +19,7 @@ from a3c.learn.returns import NUM_OF_RETURNS
 from a3c.net import observations
 from a3c.net.distributions import FORBIDDEN
 from a3c.net.network import Network
-from a3c.net.observations import as_fed, fed_space
+from a3c.net.observations import channels_last, channels_last_space
 from a3c.server import optimizers, sessions
 
 SCOPE = "network"
@@ -86,7 +86,7 @@ class Agent:
                 self._normal = self._statistics[: observations.statistics_size(observation_space)]
             inputs, outputs = self._build_acting(greedy)
             self._variables = tf.compat.v1.trainable_variables()
-            if config.learning.is_critic_apart:  # value-only parameters come last
+            if config.learning.has_critic_settings:  # value-only parameters come last
                 self._variables.sort(key=lambda v: optimizers.is_value_only(_short_name(v)))
             sizes = [variable.shape.num_elements() for variable in self._variables]
             flat = tf.compat.v1.placeholder(tf.float32, [sum(sizes)], "parameters")
@@ -122,23 +122,23 @@ class Agent:
         return np.zeros((batch, self.network.state_size), np.float32)
 
     def act(self, observations_: np.ndarray, state: np.ndarray, starts: np.ndarray) -> Action:
-        return Action(*self._act(as_fed(observations_, self.space), state, starts))
+        return Action(*self._act(channels_last(observations_, self.space), state, starts))
 
     def value(self, observations_: np.ndarray, state: np.ndarray, starts: np.ndarray) -> np.ndarray:
         """Values of `[B, ...]` observations; the recurrent state is not advanced."""
-        (values,) = self._value(as_fed(observations_, self.space), state, starts)
+        (values,) = self._value(channels_last(observations_, self.space), state, starts)
         return values
 
     def values(
         self, observations_: np.ndarray, state: np.ndarray, starts: np.ndarray
     ) -> np.ndarray:
         """Values `[T, B]` of `[T, B, ...]` observations; `state` is that before the first row."""
-        (values,) = self._values(as_fed(observations_, self.space), state, starts)
+        (values,) = self._values(channels_last(observations_, self.space), state, starts)
         return values
 
     def gradient(self, batch: Batch, entropy_weight: float, ratio_limit: float) -> Gradient:
         """The gradient of one batch; `ratio_limit` counts only where one is configured."""
-        fed = as_fed(batch.observations, self.space)
+        fed = channels_last(batch.observations, self.space)
         flat, numbers = self._differentiate(fed, *batch[1:], entropy_weight, ratio_limit)
         norm, *parts = numbers.tolist()
         return Gradient(flat, norm, dict(zip(self._part_names, parts, strict=True)))
@@ -189,7 +189,7 @@ class Agent:
             given = tf.compat.v1.placeholder(
                 self.space.dtype, [None, *self.space.shape], "observations"
             )
-            is_fed = fed_space(self.space) is self.space
+            is_fed = channels_last_space(self.space) is self.space
             fed = given if is_fed else tf.transpose(given, [0, 2, 3, 1])
             floats = tf.cast(given, tf.float32)[None]
             prepared = observations.prepare(floats, self.space, statistics)
@@ -220,7 +220,7 @@ class Agent:
 
     def _forward(self, inputs: Any, state: Any, starts: Any) -> Any:
         with tf.name_scope("prepare"):  # name scopes only make the graph readable
-            prepared = observations.prepare(inputs, fed_space(self.space), self._normal)
+            prepared = observations.prepare(inputs, channels_last_space(self.space), self._normal)
             prepared = tf.identity(prepared, "observations")
         with tf.compat.v1.variable_scope(SCOPE, reuse=tf.compat.v1.AUTO_REUSE, use_resource=True):
             output = self.network.forward(prepared, state, starts)
@@ -231,7 +231,7 @@ class Agent:
         return output._replace(policy_parameters=logits)
 
     def _build_acting(self, greedy: bool) -> tuple[list[Any], Action]:
-        shape = fed_space(self.space).shape
+        shape = channels_last_space(self.space).shape
         inputs = tf.compat.v1.placeholder(self.space.dtype, [None, *shape], "observations")
         state = tf.compat.v1.placeholder(tf.float32, [None, self.network.state_size], "state")
         starts = tf.compat.v1.placeholder(tf.bool, [None], "starts")
@@ -279,8 +279,8 @@ class Agent:
             elif len(limits) > 1:
                 sizes = [0, 0]
                 for variable in self._variables:
-                    is_apart = optimizers.is_value_only(_short_name(variable))
-                    sizes[is_apart] += variable.shape.num_elements()
+                    is_separate = optimizers.is_value_only(_short_name(variable))
+                    sizes[is_separate] += variable.shape.num_elements()
                 parts = tf.split(parts[0], sizes)
         norms = [tf.norm(part) for part in parts]
         factors = map(optimizers.clipped, norms, limits)
@@ -305,7 +305,7 @@ class Agent:
             raise UserError(f"network {self._config.network.network}{wrong}")
 
     def _fed_batch(self) -> Batch:
-        policy, space = self.network.policy, fed_space(self.space)
+        policy, space = self.network.policy, channels_last_space(self.space)
 
         def samples(dtype: Any, shape: Iterable[int] = ()) -> Any:
             return tf.compat.v1.placeholder(dtype, [None, None, *shape])

@@ -16,17 +16,17 @@ from a3c import config as settings
 from a3c.config import Config
 from a3c.errors import FatalError
 from a3c.learn.agent import Agent
-from a3c.learn.games import Games
+from a3c.learn.games import EvaluationProcess
 from a3c.process import process_records
-from a3c.process.console import beside, count
+from a3c.process.console import count, format_mean
 from a3c.run import checkpoint, resume
 from a3c.run.checkpoint import Manifest
 from a3c.run.metrics import WINDOW, ClusterTracker, JsonlSink
-from a3c.run.resume import Life
+from a3c.run.resume import PsStart
 from a3c.run.rows import Cache, latest, read_rows
 from a3c.run.rundir import RunDir
 from a3c.server.exchange import Reply
-from a3c.server.store import ENDINGS, Snapshot, Store
+from a3c.server.store import END_REASONS, Snapshot, Store
 
 log = logging.getLogger(__name__)
 
@@ -86,8 +86,8 @@ class Chief:
         run: RunDir,
         reply: Reply,
         manifest: Manifest | None,
-        life: Life,
-        games: Games | None,
+        ps_start: PsStart,
+        games: EvaluationProcess | None,
     ) -> None:
         """`games` plays the evaluation games; None skips the confirmation."""
         now = time.monotonic()
@@ -103,14 +103,14 @@ class Chief:
         self._failed_saves = 0
         self._leaving, self._has_left = threading.Lock(), False
         self._tracker = ClusterTracker(now, reply.global_step, reply.num_updates)
-        known = resume.remember(run.path / "metrics", manifest, life)
+        known = resume.chief_state(run.path / "metrics", manifest, ps_start)
         self._wall_before = known.wall_s
         self._tracker.episodes = known.episodes
         self._tracker.returns.extend(known.returns)
         reports = run.metrics("episodes")
         self._episodes = JsonlSink(reports)
-        where = resume.restart_point(reports, life, reply.global_step)
-        self._episodes.restart(where, ps_life=life.number, episodes=known.episodes)
+        where = resume.restart_point(reports, ps_start, reply.global_step)
+        self._episodes.restart(where, ps_life=ps_start.number, episodes=known.episodes)
         self._began = self._drained = now
         # After a restart of the chief a checkpoint is due at once.
         self._saved = now if known.is_fresh else -math.inf
@@ -151,7 +151,7 @@ class Chief:
         if self._restored is not None and checkpoint.is_solved(self._restored, self._config.run):
             return True
         if self._candidate is not None:
-            return self._look_at_confirmation(self._candidate)
+            return self._poll_evaluation(self._candidate)
         mark, whose = self._config.run.stop_at_return, "training"
         mean = self._tracker.mean_of_last(self._stop_games)
         if self._config.run.stop_worker_games is not None:
@@ -172,14 +172,14 @@ class Chief:
         log.info(
             "the last %d games of %s have a mean of %s: playing %s with the weights of "
             "env step %s, while training goes on",
-            *(self._stop_games, whose, beside(mean, mark)),
+            *(self._stop_games, whose, format_mean(mean, mark)),
             *(count(games, "game"), f"{int(candidate.name):,}"),
         )
         self._games.start(candidate, games)
         self._candidate = candidate
         return False
 
-    def _look_at_confirmation(self, candidate: Path) -> bool:
+    def _poll_evaluation(self, candidate: Path) -> bool:
         """Whether the games have ended and solved the run; otherwise sets the next attempt."""
         mark = self._config.run.stop_at_return
         scores = self._games.poll() if self._games else None
@@ -196,7 +196,7 @@ class Chief:
                 "not solved: the mean of %s at env step %s is %s, the goal is %g; training "
                 "goes on for at least %d more games",
                 *(count(scores["episodes"], "game"), f"{int(candidate.name):,}"),
-                *(beside(scores["mean"], mark), mark, self._stop_games),
+                *(format_mean(scores["mean"], mark), mark, self._stop_games),
             )
         self._judge_at = self._tracker.episodes + self._stop_games
         self._tracker.by_worker.clear()
@@ -217,12 +217,12 @@ class Chief:
             log.info(
                 "solved: the mean of %s at env step %s is %s",
                 *(count(scores["episodes"], "game"), f"{int(path.name):,}"),
-                beside(scores["mean"], self._config.run.stop_at_return),
+                format_mean(scores["mean"], self._config.run.stop_at_return),
             )
         log.info("checkpoint %s (solved)", path)
         return True
 
-    def give_up_confirmation(self) -> None:
+    def cancel_evaluation(self) -> None:
         if self._games is not None:
             self._games.close()
             self._games = None
@@ -255,8 +255,8 @@ class Chief:
         """Write a checkpoint; if that fails, log an error and let training go on."""
         self._saved = time.monotonic()
         snapshot = self._store.snapshot()
-        before = self._restored
-        if before and before.reason in ENDINGS and before.step == snapshot.values["global_step"]:
+        old = self._restored
+        if old and old.reason in END_REASONS and old.step == snapshot.values["global_step"]:
             return None  # nothing is new, and that checkpoint records how the run ended
         path = self._write(self._run.checkpoints, self._manifest(snapshot, reason), snapshot)
         if path is None:
@@ -291,7 +291,7 @@ class Chief:
         while self._candidate is not None and go_on():
             if self._is_solved():
                 reason = "solved"
-        self.give_up_confirmation()
+        self.cancel_evaluation()
         self._store.finish(reason)
         deadline = time.monotonic() + _LAST_PUSHES_S
         while self._at_work()[1:].any() and time.monotonic() < deadline and go_on():

@@ -20,7 +20,7 @@ from a3c.keeper import spawn
 Play = Callable[[Path, int], dict[str, Any]]  # from a checkpoint and a number of games to scores
 
 
-class Games:
+class EvaluationProcess:
     """The fork that plays; the kernel ends it when this process ends for any reason."""
 
     def __init__(self, play: Play) -> None:
@@ -35,12 +35,12 @@ class Games:
 
     def start(self, checkpoint: Path, games: int) -> None:
         """Begin to play; raises RetryableError if the fork has ended."""
-        with _or_lost():
+        with _raise_if_lost():
             self._fork.send((checkpoint, games))
 
     def poll(self) -> dict[str, Any] | None:
         """The scores, or a dictionary with the key `error`; None while games are played."""
-        with _or_lost():
+        with _raise_if_lost():
             return self._fork.recv() if self._fork.poll() else None
 
     def close(self) -> None:
@@ -53,7 +53,7 @@ class Games:
 
 
 @contextlib.contextmanager
-def _or_lost() -> Iterator[None]:
+def _raise_if_lost() -> Iterator[None]:
     try:
         yield
     except (EOFError, ConnectionError):

@@ -11,7 +11,7 @@ from a3c.config import Config
 from a3c.learn import schedules
 from a3c.learn.agent import Agent, Batch, Gradient
 from a3c.learn.returns import NO_UPDATE, NUM_OF_RETURNS, gae, moments_update, normalize
-from a3c.learn.rollout import Rollout, Sliding, Stopwatch
+from a3c.learn.rollout import FixedStepReturns, Rollout, Stopwatch
 from a3c.server.exchange import Push, Reply
 from a3c.server.optimizers import OwnStatistics
 from a3c.server.store import Store
@@ -42,7 +42,7 @@ class Learner:
         if learning.optimizer_statistics == "per-worker":
             size = store.layout.num_parameters
             self._own = [OwnStatistics(learning, size) for _ in range(self._num_optimizers)]
-        self._sliding = Sliding(learning) if learning.return_steps else None
+        self._fixed_steps = FixedStepReturns(learning) if learning.return_steps else None
         # Return statistics of rollouts without a complete sample.
         self._unsent = np.zeros(NUM_OF_RETURNS * config.env.normalize_rewards)
         self._returns: deque[float] = deque(maxlen=run.stop_worker_games or run.stop_window)
@@ -90,8 +90,8 @@ class Learner:
         There are none while no sample has all steps of its return (`return_steps`).
         """
         learning = self._config.learning
-        if self._sliding:
-            rollout, advantages, returns = self._sliding.complete(rollout)
+        if self._fixed_steps:
+            rollout, advantages, returns = self._fixed_steps.complete(rollout)
         else:
             rewards, values, discounts = rollout.rewards, rollout.values, rollout.discounts
             bootstrap, lambda_ = rollout.bootstrap_value, learning.gae_lambda
@@ -99,8 +99,8 @@ class Learner:
             if several and learning.ratio_limit and learning.predict_weights:
                 # Others have changed the weights that played, so values are computed again, by the
                 # weights that learn from the rollout. Values already in the rewards stay.
-                observations = np.concatenate([rollout.observations, rollout.after[None]])
-                starts = np.concatenate([rollout.starts, rollout.after_starts[None]])
+                observations = np.vstack([rollout.observations, rollout.next_observations[None]])
+                starts = np.vstack([rollout.starts, rollout.next_starts[None]])
                 newest = self._agent.values(observations, rollout.state, starts)
                 values, bootstrap = newest[:-1], newest[-1]
             advantages, returns = gae(rewards, values, bootstrap, discounts, lambda_)
@@ -157,7 +157,7 @@ class Learner:
             last.extend(episode.episode_return for episode in rollout.episodes)
             if len(last) == last.maxlen and np.mean(last) >= run.stop_at_return:
                 last.clear()
-                self._store.take_over(self.reply.parameters)
+                self._store.overwrite_parameters(self.reply.parameters)
                 log.info(
                     "the last games of this worker reach the goal: the ps take over its weights"
                 )

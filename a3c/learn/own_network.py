@@ -11,9 +11,9 @@ import numpy as np
 import tensorflow as tf
 from gymnasium.spaces import Box, Space
 
-from a3c.config import Config, NetworkConfig, own_code
+from a3c.config import Config, NetworkConfig, user_code
 from a3c.config.options import check_minibatches
-from a3c.config.own_code import kind_of
+from a3c.config.user_code import kind_of
 from a3c.errors import UserError
 from a3c.learn.agent import Agent, Batch
 from a3c.net import layers
@@ -30,11 +30,11 @@ def build(
 ) -> Network:
     """Build the network with the function at `package.module:function`; raises UserError."""
     subject = f"network {place}"
-    function = own_code.find(place, subject)
-    own_code.check_call(function, subject, "observation_space", "action_space", "config")
+    function = user_code.find(place, subject)
+    user_code.check_call(function, subject, "observation_space", "action_space", "config")
     if "keras" in sys.modules:  # it makes weights in the eager runtime
         start_eager_runtime()
-    with own_code.as_user_error(subject):
+    with user_code.as_user_error(subject):
         network = function(observation_space, action_space, config)
         if hasattr(network, "stateless_call"):  # of Keras
             network = of_keras(network, observation_space, action_space, config)
@@ -53,7 +53,7 @@ def build(
         wrong = f": state_size is {size!r}: {remedy}"
     if wrong:
         raise UserError(f"{subject}{wrong}")
-    own_code.check_call(network.forward, subject, "observations", "state", "starts")
+    user_code.check_call(network.forward, subject, "observations", "state", "starts")
     return dataclasses.replace(network, forward=_checked(place, network))
 
 
@@ -61,7 +61,7 @@ def _checked(place: str, network: Network) -> Callable[[Any, Any, Any], NetworkO
     """The network's `forward`, with errors and wrong results turned into UserError."""
 
     def forward(observations: Any, state: Any, starts: Any) -> NetworkOutput:
-        with own_code.as_user_error(f"network {place}"):
+        with user_code.as_user_error(f"network {place}"):
             output = network.forward(observations, state, starts)
         if not isinstance(output, NetworkOutput):
             raise UserError(
@@ -91,7 +91,7 @@ def _checked(place: str, network: Network) -> Callable[[Any, Any, Any], NetworkO
 def check(network: Network, observation_space: Box, config: Config) -> Agent:
     """Act and learn once, because some mistakes appear only at run time. Raises UserError."""
     check_minibatches(config, recurrent=network.state_size > 0)
-    with own_code.as_user_error(f"network {config.network.network}"):
+    with user_code.as_user_error(f"network {config.network.network}"):
         agent = Agent(network, observation_space, config, seed=0)
         size = (_ROWS, *(observation_space.shape or ()))
         observations = np.zeros(size, observation_space.dtype)

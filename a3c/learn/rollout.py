@@ -9,11 +9,11 @@ from gymnasium.spaces import Box
 from gymnasium.vector import AutoresetMode, VectorEnv
 
 from a3c.config import Config, LearningConfig
-from a3c.config.own_code import describe
+from a3c.config.user_code import describe
 from a3c.env import wrappers
 from a3c.errors import PlayError, UserError
 from a3c.learn.returns import NUM_OF_RETURNS, discounted_so_far, n_step, return_deviation
-from a3c.net.observations import as_fed, fed_space
+from a3c.net.observations import channels_last, channels_last_space
 from a3c.run.metrics import Episode
 
 _ROWS = (  # the parts of a rollout with one row for each time step
@@ -31,8 +31,8 @@ class Rollout(NamedTuple):
     discounts: np.ndarray  # [T, B], gamma, or 0 at the last step of a return
     values: np.ndarray  # [T, B]
     bootstrap_value: np.ndarray  # [B]
-    after: np.ndarray  # [B, ...], the observations after the last row
-    after_starts: np.ndarray  # [B], true where they are the first of an episode
+    next_observations: np.ndarray  # [B, ...], the observations after the last row
+    next_starts: np.ndarray  # [B], true where they are the first of an episode
     mask: np.ndarray  # [T, B], 1 where the row trains
     starts: np.ndarray  # [T, B], true at the first observation of an episode
     state: np.ndarray  # [B, S], the recurrent state before the first row
@@ -43,7 +43,7 @@ class Rollout(NamedTuple):
     return_statistics: np.ndarray  # of the running returns in it; empty if rewards are as they are
 
 
-class Decision(NamedTuple):
+class PlayedStep(NamedTuple):
     """One step of all games: the observations, the actions chosen, and the scores so far."""
 
     observations: np.ndarray  # [B, ...]
@@ -157,7 +157,7 @@ class Player:
         return_statistics: Callable[[], np.ndarray] = lambda: np.zeros(NUM_OF_RETURNS),
         stopwatch: Stopwatch | None = None,
         go_on: Callable[[], bool] = lambda: True,
-        on_decision: Callable[[Decision], object] | None = None,
+        on_step: Callable[[PlayedStep], object] | None = None,
     ) -> None:
         """`actor` has `act`, `value` and `initial_state` like an Agent.
 
@@ -167,7 +167,7 @@ class Player:
         assert isinstance(envs.single_observation_space, Box)
         self._envs, self._space = envs, envs.single_observation_space
         self._actor, self._policy = actor, policy
-        self._on_decision, self._go_on = on_decision, go_on
+        self._on_step, self._go_on = on_step, go_on
         self._learning = config.learning
         self._length = config.share.rollout_length
         self._episodic_life = config.env.episodic_life
@@ -181,7 +181,7 @@ class Player:
         with self._environment_errors:
             observations, info = envs.reset(seed=seed)
         self._shape = np.shape(observations)
-        self._observations = as_fed(observations, self._space)
+        self._observations = channels_last(observations, self._space)
         self._state = actor.initial_state(envs.num_envs)
         self._lives = np.zeros(envs.num_envs, int)
         self._lives = self._lives_left(info)
@@ -190,7 +190,7 @@ class Player:
         def rows(dtype: Any, shape: Iterable[int] = ()) -> np.ndarray:
             return np.empty((self._length, envs.num_envs, *shape), dtype)
 
-        space = fed_space(self._space)
+        space = channels_last_space(self._space)
         self._rows = {  # of the rollout that is played
             "observations": rows(space.dtype, space.shape),
             "actions": rows(policy.action_dtype, policy.action_shape),
@@ -240,8 +240,8 @@ class Player:
                 rewards=rewards,
                 discounts=discounts,
                 bootstrap_value=bootstrap,
-                after=self._observations,
-                after_starts=self._autoreset.starts,
+                next_observations=self._observations,
+                next_starts=self._autoreset.starts,
                 state=state,
                 episodes=self._episodes,
                 info=self._info,
@@ -260,10 +260,10 @@ class Player:
         rows["actions"][t], rows["values"][t] = actions, action.values
         rows["policy_parameters"][t] = action.policy_parameters
         rows["starts"][t], rows["mask"][t] = reset.starts, ~reset.dead
-        if self._on_decision:
+        if self._on_step:
             before, taken = (self._observations, self._state), action._replace(actions=actions)
             scores = reset.returns, reset.lengths
-            self._on_decision(Decision(*before, reset.starts, taken, *scores))
+            self._on_step(PlayedStep(*before, reset.starts, taken, *scores))
         self._stopwatch.lap("act")
         with self._environment_errors:
             observations, rewards, terminated, truncated, info = self._envs.step(
@@ -288,7 +288,7 @@ class Player:
         with self._environment_errors:
             observations, info = reset.after(observations, info, done)
         self._lives = self._lives_left(info)  # a game that was reset has new lives
-        self._observations = as_fed(observations, self._space)
+        self._observations = channels_last(observations, self._space)
         self._state = action.state
 
     def _final(self, observations: Any, info: dict[str, Any], cut: np.ndarray) -> np.ndarray:
@@ -311,7 +311,7 @@ class Player:
             return lives.astype(int)
 
 
-class Sliding:
+class FixedStepReturns:
     """Returns of exactly N steps, also beyond a rollout's end; for networks without a memory.
 
     It keeps the samples that have not seen N further steps for the next rollouts.

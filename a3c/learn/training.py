@@ -19,15 +19,15 @@ from a3c.keeper.restarts import HEALTHY_S
 from a3c.learn import schedules
 from a3c.learn.agent import Agent
 from a3c.learn.chief import Chief, prepare
-from a3c.learn.games import Games
+from a3c.learn.games import EvaluationProcess
 from a3c.learn.learner import Learner, Update
-from a3c.learn.rollout import Decision, EnvironmentErrors, Player, Rollout, Stopwatch
+from a3c.learn.rollout import EnvironmentErrors, PlayedStep, Player, Rollout, Stopwatch
 from a3c.process.console import count
 from a3c.process.heartbeat import Heartbeat
 from a3c.process.signals import StopRequest, leave_now
 from a3c.run.callbacks import Callbacks
 from a3c.run.metrics import JsonlSink, WorkerTracker
-from a3c.run.resume import Life, restart_point
+from a3c.run.resume import PsStart, restart_point
 from a3c.run.rundir import RunDir
 from a3c.run.tensorboard import Pictures, TensorBoardSink
 from a3c.server.serving import start_server
@@ -43,9 +43,9 @@ IDLE_S = 10.0  # without a push of others, after which the chief leaves too
 
 _REMEDIES = {  # of what isn't finite; each may follow from those before it
     "weights": "give a lower --learning-rate, and go on from an older checkpoint",
-    "observations": "mend the environment, which gives them",
-    "rewards": "mend the environment, which gives them, or give --reward-clip if they are infinite",
-    "losses": "give a lower --reward-scale or --learning-rate, or mend the network",
+    "observations": "fix the environment, which gives them",
+    "rewards": "fix the environment, which gives them, or give --reward-clip if they are infinite",
+    "losses": "give a lower --reward-scale or --learning-rate, or fix the network",
 }
 
 
@@ -61,10 +61,10 @@ class Worker:
         build_network: Callable[..., Any],
         stop: StopRequest,
         heartbeat: Heartbeat,
-        games: Games | None = None,
-        show: Callable[[Any, Agent], Callable[[Decision], object]] | None = None,
+        games: EvaluationProcess | None = None,
+        show: Callable[[Any, Agent], Callable[[PlayedStep], object]] | None = None,
     ) -> None:
-        """`show` makes what shows this worker's games."""
+        """`show` returns the callback that displays each decision."""
         self._task, self._config, self._stop = task, config, stop
         self._heartbeat = heartbeat
         self._has_others = len(cluster.workers) > 1
@@ -85,13 +85,13 @@ class Worker:
         store = Store(cluster, task, target, agent.shapes, agent.statistics_size, config)
         self._store = store
         manifest = self._wait_until_ready(run, agent)
-        life = store.attach(self._exit_when_stuck)
+        ps_start = store.attach(self._exit_when_stuck)
         self._stopwatch = Stopwatch()
         self._learner = Learner(agent, store, config, self._stopwatch, seed=seed)
         reply = self._learner.reply
         self._chief: Chief | None = None
         if task.is_chief:
-            self._chief = Chief(store, config, run, reply, manifest, life, games)
+            self._chief = Chief(store, config, run, reply, manifest, ps_start, games)
         self._policy = network.policy
         self._make_player = functools.partial(
             Player,
@@ -104,24 +104,24 @@ class Worker:
             return_statistics=self._learner.return_statistics,
             stopwatch=self._stopwatch,
             go_on=self._beat,
-            on_decision=show(envs, agent) if show else None,
+            on_step=show(envs, agent) if show else None,
         )
         self._dropped_in_a_row = 0
-        self._unseen = set(config.run.info_metrics)
-        self._narrated = 0  # env steps of the first environment
+        self._missing_info = set(config.run.info_metrics)
+        self._env_steps = 0  # env steps of the first environment
         self._reports: list[tuple[float, float, float, float]] = []  # of games, for the chief
         self._reported_at = self._row_at = time.monotonic()
         self._tracker = WorkerTracker(self._row_at)
         self._callbacks = Callbacks(config.run.callback if task.is_chief else (), run.path)
-        self._open_sinks(run, life, agent)
+        self._open_sinks(run, ps_start, agent)
 
-    def _open_sinks(self, run: RunDir, life: Life, agent: Agent) -> None:
+    def _open_sinks(self, run: RunDir, ps_start: PsStart, agent: Agent) -> None:
         rows = run.metrics(self._task.name)
         board = TensorBoardSink(run.path / "events" / self._task.name)
         sinks, now = (JsonlSink(rows), board), self._learner.reply.global_step
-        where = restart_point(rows, life, now)
+        where = restart_point(rows, ps_start, now)
         for sink in sinks:
-            sink.restart(where, ps_life=life.number, now=now)
+            sink.restart(where, ps_life=ps_start.number, now=now)
         self._pictures: Pictures | None = None
         if self._task.is_chief:
             board.graph(agent.graph_def())
@@ -204,28 +204,28 @@ class Worker:
             loss, norm = update.metrics["loss/total"], update.metrics["train/gradient_norm"]
             log.warning("dropped a rollout: loss %s, gradient norm %s", loss, norm)
         if 0 < self._config.learning.max_dropped_rollouts <= self._dropped_in_a_row:
-            culprit = not_finite(rollout, update.reply.parameters)
-            if culprit == "weights":
+            cause = not_finite(rollout, update.reply.parameters)
+            if cause == "weights":
                 self._store.detach()
-            raise (FatalError if culprit == "weights" else UnplayableError)(
+            raise (FatalError if cause == "weights" else UnplayableError)(
                 f"dropped {count(self._dropped_in_a_row, 'rollout')} in a row, because the "
-                f"{culprit} were not finite: {_REMEDIES[culprit]}; "
+                f"{cause} were not finite: {_REMEDIES[cause]}; "
                 "--max-dropped-rollouts sets the limit"
             )
 
-        self._unseen -= {name for name, values in rollout.info.items() if values}
-        if rollout.episodes and self._unseen:
-            names = ", ".join(sorted(self._unseen))
+        self._missing_info -= {name for name, values in rollout.info.items() if values}
+        if rollout.episodes and self._missing_info:
+            names = ", ".join(sorted(self._missing_info))
             log.warning("info_metrics %s: a whole game had no such number in its info", names)
-            self._unseen = set()
+            self._missing_info = set()
         for game in rollout.episodes if run.log_games else ():
             steps = count(game.length, "env step")
             log.info("a game ended with a return of %g after %s", game.episode_return, steps)
         for t in np.flatnonzero(rollout.mask[:, 0]) if run.log_policy_every else ():
-            self._narrated += 1
-            if self._narrated % run.log_policy_every == 0:
-                policy = self._policy.shown(rollout.policy_parameters[t, 0])
-                log.info("step %d: policy %s  V %.3f", self._narrated, policy, rollout.values[t, 0])
+            self._env_steps += 1
+            if self._env_steps % run.log_policy_every == 0:
+                shown = self._policy.shown(rollout.policy_parameters[t, 0])
+                log.info("step %d: policy %s  V %.3f", self._env_steps, shown, rollout.values[t, 0])
         if self._pictures:
             self._pictures.offer(at, rollout.observations)
 
@@ -296,7 +296,7 @@ class Worker:
                 self._stop.wait(WAIT_INTERVAL_S)
                 if self._learner.refresh().global_step > step:
                     step, moved_at = self._learner.reply.global_step, time.monotonic()
-            self._chief.give_up_confirmation()
+            self._chief.cancel_evaluation()
             self._chief.save("interrupted")
         self._store.detach()
         raise error
@@ -308,12 +308,12 @@ class Worker:
         """
         if self._chief:
             if self._learner.reply.finished:
-                reason = self._store.ending()
+                reason = self._store.end_reason()
             if reason:
                 log.info("the run is over: %s", reason)
                 self._chief.end_run(reason, lambda: self._beat() and not self._stop.wait(PAUSE_S))
             else:
-                self._chief.give_up_confirmation()
+                self._chief.cancel_evaluation()
                 self._chief.save_for_leaving()
         self._store.detach()
         self._callbacks.close()

@@ -103,15 +103,15 @@ def _is_transposed(space: Box) -> bool:
     return len(space.shape) == 3 and channels_first(space)
 
 
-def fed_space(space: Box) -> Box:
-    """The space of the observations that `as_fed` returns."""
+def channels_last_space(space: Box) -> Box:
+    """The space of the observations that `channels_last` returns."""
     if not _is_transposed(space):
         return space
     low, high = (np.moveaxis(edge, 0, -1) for edge in (space.low, space.high))
     return Box(low, high, dtype=space.dtype.type)
 
 
-def as_fed(observations: np.ndarray, space: Box) -> np.ndarray:
+def channels_last(observations: np.ndarray, space: Box) -> np.ndarray:
     """Observations `[..., *space.shape]` with channels last; unchanged if they already are."""
     if not _is_transposed(space) or observations.shape[-3:] != space.shape:
         return observations
@@ -121,8 +121,8 @@ def as_fed(observations: np.ndarray, space: Box) -> np.ndarray:
     return turned
 
 
-def as_given(observations: np.ndarray, space: Box) -> np.ndarray:
-    """The inverse of `as_fed`, as a view."""
+def original_layout(observations: np.ndarray, space: Box) -> np.ndarray:
+    """The inverse of `channels_last`, as a view."""
     is_fed = _is_transposed(space) and observations.shape[-3:] != space.shape
     return np.moveaxis(observations, -1, -3) if is_fed else observations
 

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
 if TYPE_CHECKING:
-    from a3c.play.loaded import LoadedAgent
+    from a3c.play.loaded_agent import LoadedAgent
 
 _LOADING = threading.RLock()  # imports, and what catches TensorFlow's messages, are of a process
 
@@ -22,6 +22,6 @@ def load(
     os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")  # TensorFlow shows errors only
     with _LOADING:
         import_tensorflow()
-        from a3c.play import loaded
+        from a3c.play import loaded_agent
 
-        return loaded.load(source, which)
+        return loaded_agent.load(source, which)

@@ -10,8 +10,8 @@ import tensorflow as tf
 from a3c.env.environments import beat_with_steps
 from a3c.errors import A3CError
 from a3c.play import locate
-from a3c.play.playground import MAX_ENVS, Games, Playground, load, summarise
-from a3c.play.show import record, side_show
+from a3c.play.playground import MAX_ENVS, EvaluationSetup, GameScores, load, summarise
+from a3c.play.show import evaluator_window, record
 from a3c.play.window import Window
 from a3c.process.console import count
 from a3c.process.heartbeat import Heartbeat
@@ -33,18 +33,18 @@ _LOGGED = ("mean", "min", "max", "episodes", "stderr")  # as metrics
 class Evaluator:
     """Plays the newest checkpoint of a run repeatedly, and shows a game if it has a screen."""
 
-    def __init__(self, run: RunDir, ground: Playground, episodes: int, watch: bool) -> None:
-        self._run, self._ground, self._episodes = run, ground, episodes
+    def __init__(self, run: RunDir, setup: EvaluationSetup, episodes: int, watch: bool) -> None:
+        self._run, self._setup, self._episodes = run, setup, episodes
         self._sinks = JsonlSink(run.metrics(NAME)), TensorBoardSink(run.path / "events" / NAME)
         self._heartbeat = Heartbeat.from_environment()
-        self._envs = ground.envs(min(episodes, MAX_ENVS))
+        self._envs = setup.envs(min(episodes, MAX_ENVS))
         beat_with_steps(self._envs, self._heartbeat.beat)
-        self._agent = ground.agent(self._envs)
+        self._agent = setup.agent(self._envs)
         self._best = locate.find_best(run)
         self._seen = -1
         self._window = None
         if watch:
-            self._window = side_show(ground, self._agent, Window, lambda: self._seen)
+            self._window = evaluator_window(setup, self._agent, Window, lambda: self._seen)
 
     def follow(self) -> None:
         """Evaluate until the run is over or a signal arrives; record a video once it is solved.
@@ -81,7 +81,7 @@ class Evaluator:
             with suppress(DamagedCheckpointError):
                 is_new = step != self._seen
                 manifest = self._evaluate(path) if is_new else checkpoint.read_manifest(path)
-                over = is_over(manifest, self._ground.config.run)
+                over = is_over(manifest, self._setup.config.run)
                 if over and manifest.reason == "solved":
                     self._record(manifest.step)
                 return over
@@ -91,8 +91,8 @@ class Evaluator:
         manifest = checkpoint.verify(path)
         variables = load(self._agent, path)
         self._seen = manifest.step
-        games = Games(self._episodes, self._envs.num_envs)
-        for _ in self._ground.decisions(self._envs, self._agent, games):
+        games = GameScores(self._episodes, self._envs.num_envs)
+        for _ in self._setup.played_steps(self._envs, self._agent, games):
             self._poll()
         summary = summarise(games.episodes)
         if self._best is None or summary.mean > self._best.mean:
@@ -112,9 +112,9 @@ class Evaluator:
 
     def _record(self, step: int) -> None:
         try:
-            with closing(self._ground.rendered_env()) as rendered:
-                shown = self._ground, rendered, self._agent, self._run.videos
-                path = record(*shown, step=step, seconds=VIDEO_S, on_decision=self._poll)
+            with closing(self._setup.rendered_env()) as rendered:
+                shown = self._setup, rendered, self._agent, self._run.videos
+                path = record(*shown, step=step, seconds=VIDEO_S, on_step=self._poll)
             log.info("video %s", path)
         except (A3CError, OSError) as error:
             log.warning("no video: %s", error)

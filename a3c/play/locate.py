@@ -85,7 +85,7 @@ def find_checkpoint(name: str | None, which: Which = "newest") -> Source:
         found = status.read(run)
         if not found.has_ended:
             raise UserError(f"run {run.path} has no checkpoint yet: wait for its first")
-        here = shlex.quote(console.from_here(run.path))
+        here = shlex.quote(console.relative_path(run.path))
         resume = f"{console.command('launch_cluster.py')} --resume --run-dir {here}"
         raise UserError(
             f"run {run.path} has no checkpoint, and is {found.state}: see its logs/, "

@@ -18,9 +18,9 @@ from a3c.config import EnvConfig
 from a3c.env import atari
 from a3c.env.spaces import Envs, choice_sizes
 from a3c.learn.agent import Action, Agent
-from a3c.learn.rollout import Decision
+from a3c.learn.rollout import PlayedStep
 from a3c.net.distributions import Categorical, Gaussian, Policy
-from a3c.play.playground import Playground, screen
+from a3c.play.playground import EvaluationSetup, screen
 from a3c.run.metrics import Episode
 
 PANEL_WIDTH = 304
@@ -78,29 +78,29 @@ PolicyRow = Choice | Reading
 
 
 class Camera:
-    """Makes the pictures of the one game in `envs`, made by `Playground.rendered_env`.
+    """Makes the pictures of the one game in `envs`, made by `EvaluationSetup.rendered_env`.
 
     `step` is the env step of the agent's weights; None while it trains.
     """
 
-    def __init__(self, ground: Playground, envs: Envs, agent: Agent, step: int | None) -> None:
-        self._envs, self._agent, self._greedy, self.step = envs, agent, ground.greedy, step
-        self._env_id = ground.config.env.env_id
-        self._names = action_names(ground.config.env, envs.single_action_space)
+    def __init__(self, setup: EvaluationSetup, envs: Envs, agent: Agent, step: int | None) -> None:
+        self._envs, self._agent, self._greedy, self.step = envs, agent, setup.greedy, step
+        self._env_id = setup.config.env.env_id
+        self._names = action_names(setup.config.env, envs.single_action_space)
         height, width, _ = screen(envs, self._env_id).shape
         self.painter = Painter(game_name(self._env_id), (width, height))
 
-    def picture(self, decision: Decision) -> Image.Image:
-        """The screen at a decision, with the decision beside it."""
+    def picture(self, played: PlayedStep) -> Image.Image:
+        """The screen at a step, with what the agent made of it."""
         subtitle = "a game of training"
         if self.step is not None:
             kind = "greedy" if self._greedy else "sampled"
             subtitle = f"after {self.step:,} env steps · {kind} actions"
         policy, space = self._agent.network.policy, self._envs.single_action_space
-        rows = view_policy(policy, space, decision.action, self._names)
-        frame, value = screen(self._envs, self._env_id), float(decision.action.values[0])
+        rows = view_policy(policy, space, played.action, self._names)
+        frame, value = screen(self._envs, self._env_id), float(played.action.values[0])
         self._paint = functools.partial(self.painter.paint, frame, subtitle, value, rows)
-        return self._paint(score=float(decision.returns[0]), step=int(decision.lengths[0]))
+        return self._paint(score=float(played.returns[0]), step=int(played.lengths[0]))
 
     def last_picture(self, episode: Episode) -> Image.Image:
         """The last screen with the final score: the step that ended the game began another."""

@@ -16,15 +16,15 @@ from gymnasium.envs.registration import load_env_creator
 from gymnasium.spaces import Box
 
 from a3c.config import Config, EnvConfig
-from a3c.config.own_code import describe
+from a3c.config.user_code import describe
 from a3c.env import atari, seeding, wrappers
 from a3c.env.environments import MISSING, has_own_end, import_module_of
 from a3c.env.spaces import Envs
 from a3c.errors import UserError
 from a3c.learn.agent import Agent
-from a3c.learn.rollout import Autoreset, Decision, EnvironmentErrors
+from a3c.learn.rollout import Autoreset, EnvironmentErrors, PlayedStep
 from a3c.net.network import Network
-from a3c.process.console import Progress, count
+from a3c.process.console import ProgressLine, count
 from a3c.process.environment import adopt_environment
 from a3c.run import checkpoint
 from a3c.run.checkpoint import DamagedCheckpointError
@@ -36,7 +36,7 @@ DEFAULT_FPS = 30.0
 
 # pygame draws Gymnasium's own environments. It prints a greeting on stdout, and SDL would turn
 # SIGTERM into an event that is never read. Without a display it would print an error.
-_OUT_OF_SIGHT = {
+_HEADLESS = {
     "PYGAME_HIDE_SUPPORT_PROMPT": "1",
     "SDL_NO_SIGNAL_HANDLERS": "1",
     "SDL_VIDEODRIVER": "dummy",
@@ -45,7 +45,7 @@ _OUT_OF_SIGHT = {
 
 
 @dataclass(frozen=True)
-class Playground:
+class EvaluationSetup:
     """Makes environments and agents; `make_envs` and `build_network` are the user's functions."""
 
     config: Config
@@ -66,8 +66,8 @@ class Playground:
         with EnvironmentErrors():
             return self.make_envs(config.env_id, num_envs, self.seed, config, None)
 
-    def decisions(self, envs: Envs, agent: Agent, games: Games) -> Iterator[Decision]:
-        """Play until `games` are over; each step is taken when the next decision is requested."""
+    def played_steps(self, envs: Envs, agent: Agent, games: GameScores) -> Iterator[PlayedStep]:
+        """Play until `games` are over; each step is taken when the next one is requested."""
         reset = Autoreset(envs)
         with EnvironmentErrors():
             observations, _ = envs.reset(seed=self.seed)
@@ -75,7 +75,7 @@ class Playground:
         while not games.over:
             action = agent.act(observations, state, reset.starts)
             score = reset.returns.copy(), reset.lengths.copy()
-            yield Decision(observations, state, reset.starts, action, *score)
+            yield PlayedStep(observations, state, reset.starts, action, *score)
             actions = agent.network.policy.to_env(action.actions)
             with EnvironmentErrors():
                 observations, rewards, terminated, truncated, info = envs.step(actions)
@@ -86,12 +86,12 @@ class Playground:
             state = action.state
 
     def play(
-        self, directory: Path, episodes: int, progress: Progress | None = None
+        self, directory: Path, episodes: int, progress: ProgressLine | None = None
     ) -> list[Episode]:
         """Play whole games with a checkpoint, several at once, and show the progress."""
         with closing(self.envs(min(episodes, MAX_ENVS))) as envs:
-            agent, games = self.agent(envs, directory), Games(episodes, envs.num_envs)
-            for number, _ in enumerate(self.decisions(envs, agent, games), 1):
+            agent, games = self.agent(envs, directory), GameScores(episodes, envs.num_envs)
+            for number, _ in enumerate(self.played_steps(envs, agent, games), 1):
                 if progress is not None:
                     progress.played(games.num_ended, episodes, number * envs.num_envs)
         return games.episodes
@@ -104,7 +104,7 @@ class Playground:
 
     def rendered_env(self) -> Envs:
         """One copy that can be rendered, else UserError, off any display; the caller closes it."""
-        for name, value in _OUT_OF_SIGHT.items():
+        for name, value in _HEADLESS.items():
             os.environ.setdefault(name, value)
         config = self._whole_games
         spec = gymnasium.registry.get(import_module_of(config.env_id))
@@ -186,8 +186,8 @@ def confirm(
     """
     adopt_environment(1)  # hides a GPU that the workers use
     run, step = config.run, checkpoint.verify(directory).step
-    ground = Playground(config, make_envs, build_network, run.seed, run.evaluation_greedy, step)
-    return ground.scores(step, ground.play(directory, games))
+    setup = EvaluationSetup(config, make_envs, build_network, run.seed, run.evaluation_greedy, step)
+    return setup.scores(step, setup.play(directory, games))
 
 
 def screen(envs: Envs, env_id: str) -> np.ndarray:
@@ -217,7 +217,7 @@ def _not_renderable(env_id: str, reason: str) -> UserError:
     )
 
 
-class Games:
+class GameScores:
     """Scores of `episodes` games, each environment playing a share that is fixed in advance.
 
     Taking the first games to end would favour short games.
@@ -235,7 +235,7 @@ class Games:
                 if not math.isfinite(episode.episode_return):
                     raise UserError(
                         f"a game of {count(episode.length, 'env step')} came to a return of "
-                        f"{episode.episode_return}: mend the environment's rewards"
+                        f"{episode.episode_return}: fix the environment's rewards"
                     )
                 self._ended[i].append(episode)
 

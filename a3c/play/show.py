@@ -16,13 +16,13 @@ import imageio_ffmpeg
 from PIL import Image
 
 from a3c.config import Config
-from a3c.config.own_code import describe
+from a3c.config.user_code import describe
 from a3c.env.spaces import Envs
 from a3c.errors import UserError
 from a3c.learn.agent import Agent
-from a3c.learn.rollout import Decision
+from a3c.learn.rollout import PlayedStep
 from a3c.play.picture import Camera, game_name, score_text
-from a3c.play.playground import Games, Playground, frames_per_second
+from a3c.play.playground import EvaluationSetup, GameScores, frames_per_second
 from a3c.play.window import Window, missing_display
 from a3c.run.metrics import Episode
 from a3c.run.rundir import slug, unused
@@ -43,7 +43,7 @@ _LOSSLESS = "-c:v ffv1 -threads 2"
 
 
 def record(
-    ground: Playground,
+    setup: EvaluationSetup,
     envs: Envs,
     agent: Agent,
     directory: Path,
@@ -51,24 +51,24 @@ def record(
     step: int,
     file_format: Format = "mp4",
     seconds: float | None = None,
-    on_decision: Callable[[Decision], object] = lambda _: None,
+    on_step: Callable[[PlayedStep], object] = lambda _: None,
 ) -> Path:
     """Play one whole game in an env of `rendered_env`, and write it or its first seconds.
 
     The file appears when it is complete; its name has the game, the env step and the return.
     """
     directory.mkdir(parents=True, exist_ok=True)
-    config = ground.config.env
+    config = setup.config.env
     fps = frames_per_second(envs, config)
     limit = None if seconds is None else max(1, round(seconds * fps))
-    camera, games = Camera(ground, envs, agent, step), Games(1)
+    camera, games = Camera(setup, envs, agent, step), GameScores(1)
     temporary = directory / f".writing-{os.getpid()}.{file_format}"
     try:
         with film(temporary, fps, camera.painter.size) as pipe:
-            for decision in ground.decisions(envs, agent, games):
-                on_decision(decision)
-                if limit is None or decision.lengths[0] < limit:
-                    pipe.write(camera.picture(decision).tobytes())
+            for played in setup.played_steps(envs, agent, games):
+                on_step(played)
+                if limit is None or played.lengths[0] < limit:
+                    pipe.write(camera.picture(played).tobytes())
             (episode,) = games.episodes
             if limit is None or episode.length <= limit:
                 for _ in range(round(HOLD_S * fps)):
@@ -140,32 +140,32 @@ def _ffmpeg(arguments: Sequence[str | Path], path: Path) -> Iterator[IO[bytes]]:
 
 
 def show(
-    ground: Playground,
+    setup: EvaluationSetup,
     envs: Envs,
     agent: Agent,
     open_window: OpenWindow,
     step: Callable[[], int],
-    games: Games,
+    games: GameScores,
     clock: Callable[[], float] = time.monotonic,
 ) -> Generator[float, None, None]:
     """Play the one environment of `envs` in a window, until `games` are over or it is closed.
 
     Yields the seconds until the next picture is due. `step` gives the env step of the weights.
     """
-    camera = Camera(ground, envs, agent, step())
-    title = f"{game_name(ground.config.env.env_id)} · a3c-cluster"
-    frame_s = 1 / frames_per_second(envs, ground.config.env)
+    camera = Camera(setup, envs, agent, step())
+    title = f"{game_name(setup.config.env.env_id)} · a3c-cluster"
+    frame_s = 1 / frames_per_second(envs, setup.config.env)
     with closing(open_window(title, camera.painter.size)) as window:
 
         def pictures() -> Iterator[tuple[Image.Image, float]]:
             """The pictures, and how many seconds each of them stays."""
             ended = 0
-            for decision in ground.decisions(envs, agent, games):
+            for played in setup.played_steps(envs, agent, games):
                 if games.num_ended > ended:
                     ended = games.num_ended
                     yield camera.last_picture(games.episodes[-1]), HOLD_S
                 camera.step = step()
-                yield camera.picture(decision), frame_s
+                yield camera.picture(played), frame_s
             yield camera.last_picture(games.episodes[-1]), HOLD_S
 
         due = clock()
@@ -181,44 +181,44 @@ def show(
                 is_due = clock() >= due
 
 
-def side_show(
-    ground: Playground, agent: Agent, open_window: OpenWindow, step: Callable[[], int]
+def evaluator_window(
+    setup: EvaluationSetup, agent: Agent, open_window: OpenWindow, step: Callable[[], int]
 ) -> Generator[float, None, None]:
     """A show beside work that goes on if it fails or is closed; yields as `show` does."""
     why = "the window is closed"
     try:
-        with closing(ground.rendered_env()) as envs:
-            yield from show(ground, envs, agent, open_window, step, Games(sys.maxsize))
+        with closing(setup.rendered_env()) as envs:
+            yield from show(setup, envs, agent, open_window, step, GameScores(sys.maxsize))
     except Exception as error:
         why = f"no window: {error if isinstance(error, UserError) else describe(error)}"
     log.warning("%s; the evaluator goes on without it", why)
 
 
-def live(
-    ground: Playground,
+def worker_window(
+    setup: EvaluationSetup,
     open_window: OpenWindow,
     envs: Envs,
     agent: Agent,
     clock: Callable[[], float] = time.monotonic,
-) -> Callable[[Decision], object]:
-    """What shows a worker's first game, called with each decision.
+) -> Callable[[PlayedStep], object]:
+    """What shows a worker's first game, called with each step.
 
-    Training goes on if the window fails or is closed. The window opens with the first decision,
+    Training goes on if the window fails or is closed. The window opens with the first step,
     because only then there is a game to show.
     """
 
-    def showing() -> Generator[None, Decision, None]:
+    def show_steps() -> Generator[None, PlayedStep, None]:
         try:
-            decision, due = (yield), 0.0
-            camera = Camera(ground, envs, agent, None)
-            title = f"{game_name(ground.config.env.env_id)} · training"
+            played, due = (yield), 0.0
+            camera = Camera(setup, envs, agent, None)
+            title = f"{game_name(setup.config.env.env_id)} · training"
             with closing(open_window(title, camera.painter.size)) as window:
                 while (now := clock()) < due or window.is_open():
                     if now >= due:
-                        window.show(camera.picture(decision))
+                        window.show(camera.picture(played))
                         after = clock()  # half of the time is for training
                         due = max(now + 1 / PICTURES_PER_S, after + (after - now))
-                    decision = yield
+                    played = yield
             why = "the window is closed"
         except Exception as error:
             why = f"no window: {error if isinstance(error, UserError) else describe(error)}"
@@ -226,22 +226,22 @@ def live(
         while True:
             yield
 
-    shown = showing()
+    shown = show_steps()
     next(shown)
     return shown.send
 
 
-def prepare_live(
+def prepare_window(
     config: Config, make_envs: Callable[..., Envs], build_network: Callable[..., Any]
-) -> tuple[Callable[..., Envs], Callable[..., Callable[[Decision], object]] | None]:
+) -> tuple[Callable[..., Envs], Callable[..., Callable[[PlayedStep], object]] | None]:
     """`make_envs` for a worker that is shown, and what shows it; None where that is impossible."""
-    ground = Playground(config, make_envs, build_network, config.run.seed)
+    setup = EvaluationSetup(config, make_envs, build_network, config.run.seed)
     try:
         if reason := missing_display():
             raise UserError(reason)
-        ground.rendered_env().close()
+        setup.rendered_env().close()
     except UserError as error:
         log.warning("no window: %s", error)
         return make_envs, None
     shown = functools.partial(make_envs, render_mode="rgb_array")
-    return shown, functools.partial(live, ground, Window)
+    return shown, functools.partial(worker_window, setup, Window)

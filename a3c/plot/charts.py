@@ -103,7 +103,7 @@ def _returns(
             (target,) = targets
             _draw_mark(panel, target, f"solved at {pictures.short(target)}")
         panel.set_xlim(left=0)
-        pictures.dress(panel, scale.label, "return (points)" if panel is panels[0] else "")
+        pictures.style_axes(panel, scale.label, "return (points)" if panel is panels[0] else "")
     pictures.legend_below(figure, list(panels))
     return figure
 
@@ -188,7 +188,7 @@ def _worker_panels(
         _fit_axis(axes, metric, histories)
         axes.set_xlim(left=0)
         unit = METRICS[metric].unit if metric in METRICS else ""
-        pictures.dress(axes, scale.label if axes in panels[-1] else "", unit, title)
+        pictures.style_axes(axes, scale.label if axes in panels[-1] else "", unit, title)
     for axes in panels.flat[len(titles) :]:
         axes.set_axis_off()
     if any(len(history.workers) > 1 for history in histories):
@@ -240,7 +240,7 @@ def _throughput(histories: Sequence[History], axis: str, window: int) -> Figure:
         speed.plot(*curves.smooth(points, window), **line)
     speed.set_xlim(left=0)
     speed.set_ylim(bottom=0)
-    pictures.dress(speed, scale.label, "env steps/s", "Env steps a second")
+    pictures.style_axes(speed, scale.label, "env steps/s", "Env steps a second")
     left = np.zeros(len(histories))
     places = np.arange(len(histories))[::-1]
     for metric, (label, colour) in SHARES.items():
@@ -249,7 +249,7 @@ def _throughput(histories: Sequence[History], axis: str, window: int) -> Figure:
         shares.barh(places, means, left=left, color=colour, alpha=0.85, label=label, height=0.7)
         left += means
     shares.set_xlim(0, max(1.0, float(left.max())))
-    pictures.dress(shares, "share of time", "", "Where the workers' time goes")
+    pictures.style_axes(shares, "share of time", "", "Where the workers' time goes")
     shares.grid(visible=False, axis="y")
     shares.set_yticks(places, [history.name for history in histories])
     shares.xaxis.set_major_formatter(PercentFormatter(1.0, 0))

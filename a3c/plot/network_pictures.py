@@ -17,13 +17,14 @@ from matplotlib import colormaps
 from matplotlib.figure import Figure
 from PIL import Image
 
+from a3c.config import EnvConfig
 from a3c.env.spaces import Envs
 from a3c.learn.agent import Agent
-from a3c.learn.rollout import Decision
+from a3c.learn.rollout import PlayedStep
 from a3c.net import observations
 from a3c.net.observations import channels_first
 from a3c.play.picture import Choice, action_names, game_name, view_policy
-from a3c.play.playground import Games, Playground
+from a3c.play.playground import EvaluationSetup, GameScores
 from a3c.plot import pictures
 from a3c.plot.curves import NothingToDrawError
 from a3c.plot.pictures import FAINT, INK
@@ -50,11 +51,11 @@ class Moment(NamedTuple):
     value: np.ndarray  # [height, width]
 
 
-def draw(name: str, ground: Playground, envs: Envs, agent: Agent, step: int) -> Figure:
+def draw(name: str, setup: EvaluationSetup, envs: Envs, agent: Agent, step: int) -> Figure:
     """The picture `filters` or `saliency` of a network, which may play in `envs` for it."""
-    space, env_id = envs.single_observation_space, ground.config.env.env_id
+    space, env = envs.single_observation_space, setup.config.env
     assert isinstance(space, Box)
-    game, when = game_name(env_id), f"after {step:,} env steps"
+    game, when = game_name(env.env_id), f"after {step:,} env steps"
     image = observations.image_space(space)
     if name == "filters":
         layers = first_layers(agent.parameters())
@@ -66,29 +67,29 @@ def draw(name: str, ground: Playground, envs: Envs, agent: Agent, step: int) -> 
         return filters_figure(layers, f"First layer: {game}", subtitle, inputs)
     if not image:
         raise NothingToDrawError(
-            f"no saliency: {env_id} has observations of shape "
+            f"no saliency: {env.env_id} has observations of shape "
             f"{space.shape}, and saliency is of images; --what filters shows its weights"
         )
-    played = ground.decisions(envs, agent, Games(1))
-    chosen = largest_value_changes(list(itertools.islice(played, MAX_STEPS)), NUM_MOMENTS)
-    shown = [_moment(ground, envs, agent, decision, image) for decision in chosen]
+    steps = setup.played_steps(envs, agent, GameScores(1))
+    chosen = largest_value_changes(list(itertools.islice(steps, MAX_STEPS)), NUM_MOMENTS)
+    shown = [_moment(env, envs, agent, played, image) for played in chosen]
     method = "saliency by blurring (Greydanus et al. 2018), each scaled to its highest"
     return saliency_figure(shown, f"What the network sees: {game}", f"{when} · {method}")
 
 
-def _moment(ground: Playground, envs: Envs, agent: Agent, decision: Decision, image: Box) -> Moment:
-    caption = [f"env step {decision.lengths[0]:,}", f"score {decision.returns[0]:g}"]
-    caption.append(f"value {decision.action.values[0]:.2f}")
+def _moment(env: EnvConfig, envs: Envs, agent: Agent, played: PlayedStep, image: Box) -> Moment:
+    caption = [f"env step {played.lengths[0]:,}", f"score {played.returns[0]:g}"]
+    caption.append(f"value {played.action.values[0]:.2f}")
     actions = envs.single_action_space
     if isinstance(actions, Discrete):
-        names = action_names(ground.config.env, actions)
-        rows = view_policy(agent.network.policy, actions, decision.action, names)
+        names = action_names(env, actions)
+        rows = view_policy(agent.network.policy, actions, played.action, names)
         choices = [row for row in rows if isinstance(row, Choice)]
         caption += [f"{row.name} {100 * row.probability:.0f} %" for row in choices[:6]]
-    pixels = observations.pixels(decision.observations[0], image)
+    pixels = observations.pixels(played.observations[0], image)
     frames = observations.frames(pixels, image).astype(np.float64)
     highest = 255.0 if image.dtype == np.uint8 else max(float(frames.max()), 1e-9)
-    return Moment(" · ".join(caption), frames / highest, *saliency(agent, image, decision))
+    return Moment(" · ".join(caption), frames / highest, *saliency(agent, image, played))
 
 
 def first_layers(parameters: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
@@ -155,9 +156,9 @@ def _grid(weights: np.ndarray) -> np.ndarray:
     return grid[:-1, :-1]
 
 
-def saliency(agent: Agent, image: Box, decision: Decision) -> tuple[np.ndarray, np.ndarray]:
+def saliency(agent: Agent, image: Box, played: PlayedStep) -> tuple[np.ndarray, np.ndarray]:
     """How strongly policy and value depend on each place of the image, `[height, width]`."""
-    observation = decision.observations[0]
+    observation = played.observations[0]
     pixels, axes = observations.pixels(observation, image), image_axes(image)
     height, width = (pixels.shape[axis] for axis in axes)
     points = grid((height, width))
@@ -167,8 +168,8 @@ def saliency(agent: Agent, image: Box, decision: Decision) -> tuple[np.ndarray, 
     varied = varied.reshape(-1, *observation.shape)
     policies, values = [], []
     for batch in np.array_split(varied, math.ceil(len(varied) / _BATCH)):
-        state = np.repeat(decision.state, len(batch), axis=0)
-        action = agent.act(batch, state, np.repeat(decision.starts, len(batch)))
+        state = np.repeat(played.state, len(batch), axis=0)
+        action = agent.act(batch, state, np.repeat(played.starts, len(batch)))
         policies.append(action.policy_parameters)
         values.append(action.values[:, None])
 
@@ -225,9 +226,9 @@ def blur(image: np.ndarray, deviation: float) -> np.ndarray:
     return image
 
 
-def largest_value_changes(game: Sequence[Decision], count: int) -> list[Decision]:
+def largest_value_changes(game: Sequence[PlayedStep], count: int) -> list[PlayedStep]:
     """Of each of `count` equal parts of a game, the moment just after the largest value change."""
-    values = np.array([decision.action.values[0] for decision in game])
+    values = np.array([played.action.values[0] for played in game])
     change = np.abs(np.diff(values, prepend=values[:1]))
     parts = np.array_split(np.arange(len(game)), min(count, len(game)))
     return [game[int(part[np.argmax(change[part])])] for part in parts]

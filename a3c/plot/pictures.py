@@ -60,7 +60,7 @@ def page(title: str, subtitle: str, size: tuple[float, float] = SIZE) -> Figure:
     return figure
 
 
-def dress(axes: Axes, xlabel: str, ylabel: str, title: str = "") -> None:
+def style_axes(axes: Axes, xlabel: str, ylabel: str, title: str = "") -> None:
     """Apply the common style to axes; call it after their scales are set."""
     axes.set_title(title, loc="left", size=13.5, weight="bold", color=INK)
     axes.set_xlabel(xlabel, size=12.5, color=FAINT)

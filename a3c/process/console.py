@@ -53,7 +53,7 @@ def refuse(prog: str, error: A3CError) -> int:
 def refuse_system(prog: str, error: OSError) -> int:
     """Print in one line that stdout or the current folder is the reason, else raise the error."""
     if isinstance(error, BrokenPipeError):
-        return unread()
+        return broken_pipe_exit()
     try:
         Path.cwd()
     except FileNotFoundError:
@@ -70,7 +70,7 @@ def refuse_system(prog: str, error: OSError) -> int:
     raise error
 
 
-def unread() -> int:
+def broken_pipe_exit() -> int:
     """Redirect a closed stdout, as in `status | head -1`, and return the exit code to use."""
     discard(sys.stdout)  # flushing the rest of the buffer would fail again
     return 128 + signal.SIGPIPE
@@ -95,11 +95,11 @@ def command(name: str) -> str:
     is_on_path = shutil.which("python") == sys.executable
     name = program(name)
     if not name.endswith(".py"):
-        return name if is_on_path else from_here(python.parent / name)
-    return f"{'python' if is_on_path else from_here(python)} {from_here(REPOSITORY / name)}"
+        return name if is_on_path else relative_path(python.parent / name)
+    return f"{'python' if is_on_path else relative_path(python)} {relative_path(REPOSITORY / name)}"
 
 
-def from_here(path: Path) -> str:
+def relative_path(path: Path) -> str:
     """The path relative to the current folder if it is inside it, else the whole path."""
     whole, here = path.absolute(), Path.cwd()
     shown = str(whole.relative_to(here) if whole.is_relative_to(here) else path)
@@ -120,7 +120,7 @@ def table(rows: Sequence[Sequence[str]], num_left: int | None = None) -> list[st
     return ["  ".join(row).rstrip() for row in zip(*columns, strict=True)]
 
 
-def beside(mean: float, mark: float | None) -> str:
+def format_mean(mean: float, mark: float | None) -> str:
     """Format a mean with enough decimals to show whether it reaches the mark printed beside it."""
     decimals = 1
     while (
@@ -132,7 +132,7 @@ def beside(mean: float, mark: float | None) -> str:
     return f"{mean:,.{decimals}f}"
 
 
-class Progress:
+class ProgressLine:
     """Shows on stderr how far long work is: a terminal in one line, other streams in a few."""
 
     def __init__(

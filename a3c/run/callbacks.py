@@ -12,7 +12,7 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from a3c.config import own_code
+from a3c.config import user_code
 from a3c.errors import UserError
 from a3c.process.process_records import has_loopback_only, read_json
 
@@ -27,13 +27,13 @@ Row = dict[str, Any]
 def find(name: str, **arguments: Any) -> Callable[..., Any]:
     """Import a callback; UserError, one line, if there is none or it can't be called like that."""
     subject = f"callback {name}"
-    found = own_code.find(name, subject)
+    found = user_code.find(name, subject)
     called = () if isinstance(found, type) else ("row", "run_dir")
     if isinstance(found, type) and not any("__call__" in vars(base) for base in found.__mro__):
         raise UserError(f"{subject} has no method __call__: add __call__(self, row, run_dir)")
     if inspect.iscoroutinefunction(found):
         raise UserError(f"{subject} is async, and nothing would await it: make it a plain function")
-    own_code.check_call(found, subject, *called, **arguments)
+    user_code.check_call(found, subject, *called, **arguments)
     return found
 
 
@@ -89,7 +89,7 @@ class Callbacks:
                 hint = ""
                 if isinstance(error, OSError) and has_loopback_only(os.getpid()):
                     hint = " (isolated: where it needs a network, give --isolation off)"
-                said = own_code.describe(error)
+                said = user_code.describe(error)
                 log.error("callback %s failed: %s; training goes on%s", name, said, hint)
             self._failing.add(id(function))
 
@@ -98,5 +98,6 @@ def _make(name: str, **arguments: Any) -> Callable[..., Any]:
     found: Any = find(name, **arguments)
     if not inspect.isclass(found):
         return functools.partial(found, **arguments)
-    with own_code.as_user_error(f"callback {name}"):
-        return found(**arguments)
+    with user_code.as_user_error(f"callback {name}"):
+        made: Any = found(**arguments)
+        return made

@@ -4,11 +4,11 @@ import math
 from pathlib import Path
 from typing import Any
 
-from a3c.config import own_code
+from a3c.config import user_code
 from a3c.process.process_records import write_atomically
 from a3c.run.callbacks import Row, settings_of
 
-own_code.require("mlflow")
+user_code.require("mlflow")
 
 
 class MLflow:

@@ -95,7 +95,7 @@ class Cache:
         return self._known[path][1]
 
 
-class Follower:
+class RowFollower:
     """The lines appended to a file since the last call; a file that was cut starts over."""
 
     def __init__(self, path: Path, offset: int = 0) -> None:

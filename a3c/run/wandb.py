@@ -6,11 +6,11 @@ import secrets
 from pathlib import Path
 from typing import Any
 
-from a3c.config import own_code
+from a3c.config import user_code
 from a3c.process.process_records import has_loopback_only, write_atomically
 from a3c.run.callbacks import Row, settings_of
 
-own_code.require("wandb")
+user_code.require("wandb")
 
 log = logging.getLogger(__name__)
 

@@ -30,7 +30,7 @@ class Shard:
     ps: int
     start: int
     stop: int
-    apart: bool  # holds the parameters with their own learning rate or clip
+    separate: bool  # holds the parameters with their own learning rate or clip
 
     @property
     def size(self) -> int:
@@ -62,24 +62,24 @@ class Layout:
 def cut(
     shapes: Mapping[str, tuple[int, ...]],
     num_ps: int,
-    is_apart: Callable[[str], bool] = lambda _: False,
+    is_separate: Callable[[str], bool] = lambda _: False,
 ) -> Layout:
     """Cut the vector of all parameters into `num_ps` shards of equal length.
 
-    Parameters that `is_apart` selects must come last and are cut separately. Raises UserError if a
+    Those that `is_separate` selects must come last and are cut by themselves. Raises UserError if a
     ps would get no parameters.
     """
-    assert [*map(is_apart, shapes)] == sorted(map(is_apart, shapes))
+    assert [*map(is_separate, shapes)] == sorted(map(is_separate, shapes))
     sizes = {name: math.prod(shape) for name, shape in shapes.items()}
-    total, length = sum(sizes.values()), sum(sizes[n] for n in sizes if not is_apart(n))
+    total, length = sum(sizes.values()), sum(sizes[n] for n in sizes if not is_separate(n))
     if num_ps > total:
         raise UserError(f"--ps {num_ps} is too many: the network has {total} parameters")
     shards: list[Shard] = []
-    for first, last, apart in ((0, length, False), (length, total, True)):
+    for first, last, separate in ((0, length, False), (length, total, True)):
         edges = [first + (last - first) * ps // num_ps for ps in range(num_ps + 1)]
         for ps, (start, stop) in enumerate(itertools.pairwise(edges)):
             if start < stop:
-                shards.append(Shard(f"parameters_{len(shards)}", ps, start, stop, apart))
+                shards.append(Shard(f"parameters_{len(shards)}", ps, start, stop, separate))
     return Layout(dict(shapes), tuple(shards))
 
 

@@ -33,15 +33,15 @@ LOST = (
 )
 
 
-def for_cluster(target: str, graph: Any, timeout_s: float, *peers: str) -> LastingSession:
+def for_cluster(target: str, graph: Any, timeout_s: float, *peers: str) -> UnclosedSession:
     """A session that waits only for these peers, as `/job:ps`, before its first call."""
     config = tf.compat.v1.ConfigProto(
         device_filters=peers, operation_timeout_in_ms=int(timeout_s * 1000)
     )
-    return LastingSession(target, graph=graph, config=config)
+    return UnclosedSession(target, graph=graph, config=config)
 
 
-class LastingSession(tf.compat.v1.Session):
+class UnclosedSession(tf.compat.v1.Session):
     """A session that is never closed, and whose callables are never released.
 
     Both would call the ps, and a process that exits because its ps is lost would hang there.
@@ -50,7 +50,7 @@ class LastingSession(tf.compat.v1.Session):
     callables: ClassVar[list[Any]] = []
 
     def run(self, *arguments: Any, **options: Any) -> Any:
-        return repeated(super().run, *arguments, **options)
+        return retry_refused(super().run, *arguments, **options)
 
     def __del__(self) -> None:
         """Do nothing; TensorFlow's own method would close the session."""
@@ -76,12 +76,12 @@ def prepare(
         run_options=tf.compat.v1.RunOptions(inter_op_thread_pool=_CALLERS_THREAD),
     )
     run = session._make_callable_from_options(options)
-    if isinstance(session, LastingSession):
+    if isinstance(session, UnclosedSession):
         session.callables.append(run)
-    return lambda *values: repeated(run, *map(np.asarray, values, dtypes))
+    return lambda *values: retry_refused(run, *map(np.asarray, values, dtypes))
 
 
-def repeated(call: Callable[..., Any], *arguments: Any, **options: Any) -> Any:
+def retry_refused(call: Callable[..., Any], *arguments: Any, **options: Any) -> Any:
     """The result of a call, which is made again if the ps refuses it as one that it knows."""
     while True:
         try:
@@ -92,7 +92,7 @@ def repeated(call: Callable[..., Any], *arguments: Any, **options: Any) -> Any:
 
 
 @contextlib.contextmanager
-def leave_if_stuck(timeout_s: float, reason: str) -> Iterator[None]:
+def exit_after(timeout_s: float, reason: str) -> Iterator[None]:
     """End this process if the body takes longer, because the runtime may wait forever."""
 
     def leave() -> None:
@@ -109,7 +109,7 @@ def leave_if_stuck(timeout_s: float, reason: str) -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def or_lost() -> Iterator[None]:
+def raise_if_ps_lost() -> Iterator[None]:
     """Turn TensorFlow's errors for a lost ps into RetryableError."""
     try:
         yield

@@ -17,12 +17,12 @@ import tensorflow as tf
 from a3c.cluster.topology import Cluster, Task
 from a3c.config import Config
 from a3c.errors import RetryableError
-from a3c.run.resume import Life
+from a3c.run.resume import PsStart
 from a3c.server import sessions
 from a3c.server.exchange import GATHERED, Exchange, Push, Reply
 from a3c.server.layout import by_parameter, by_shard, cut
 from a3c.server.optimizers import held, is_value_only
-from a3c.server.sessions import leave_if_stuck, or_lost
+from a3c.server.sessions import exit_after, raise_if_ps_lost
 
 FIRST_PS = "/job:ps/task:0"
 EPISODE_QUEUE_CAPACITY = 100_000
@@ -31,11 +31,11 @@ SNAPSHOT_TRIES = 5
 _FOR_EVER_MS = 10**12
 PATIENCE_S = 0.3  # how long a call may take to fail by itself after the loss of a ps
 _POLL_S = 0.05
-ENDINGS = ("solved", "max_env_steps", "max_wall_time", "patience")  # why a run is over
+END_REASONS = ("solved", "max_env_steps", "max_wall_time", "patience")  # why a run is over
 
 
 class Flags:
-    """`ready`, `finished` (why), `attached` (by worker) and the ps's `life`, in the current graph.
+    """`ready`, `finished` (why), `attached` (by worker) and `ps_start`, in the current graph.
 
     They are never saved: after a restore the run is not finished, and no worker is attached.
     """
@@ -45,8 +45,8 @@ class Flags:
             self.ready = held("ready", (), tf.bool)
             self.finished = held("finished", (), tf.int64)
             self.attached = held("attached", (num_workers,), tf.int64)
-            self.life = held("life", (2,), tf.int64)
-            self.variables = [self.ready, self.finished, self.attached, self.life]
+            self.ps_start = held("ps_start", (2,), tf.int64)
+            self.variables = [self.ready, self.finished, self.attached, self.ps_start]
             self.worker, self.presence = (tf.compat.v1.placeholder(tf.int64, []) for _ in range(2))
             self.set_attached = tf.compat.v1.scatter_update(
                 self.attached, [self.worker], [self.presence]
@@ -75,8 +75,8 @@ class Store:
         self._task = task
         self._timeout_s = config.cluster.connect_timeout_s
         num_ps = len(cluster.ps)
-        is_apart = is_value_only if config.learning.is_critic_apart else lambda _: False
-        self.layout = cut(shapes, num_ps, is_apart)
+        is_separate = is_value_only if config.learning.has_critic_settings else lambda _: False
+        self.layout = cut(shapes, num_ps, is_separate)
         # All else is on the first ps.
         place = {shard.name: shard.ps for shard in self.layout.shards}
         setter = tf.compat.v1.train.replica_device_setter(
@@ -90,11 +90,11 @@ class Store:
             self._exchange = Exchange(
                 self.layout, config, num_ps, statistics_size, self._flags.finished
             )
-            self._never = []  # a dequeue per ps that never completes; it fails when that ps dies
+            self._ps_watch = []  # a dequeue per ps that never completes; it fails when that ps dies
             for ps in range(num_ps):
                 with tf.device(f"/job:ps/task:{ps}"):
                     nothing = tf.queue.FIFOQueue(1, [tf.bool], [()], shared_name="nothing")
-                    self._never.append(nothing.dequeue())
+                    self._ps_watch.append(nothing.dequeue())
             self._build_reports()
             self._build_saving()
         self.graph.finalize()
@@ -105,43 +105,43 @@ class Store:
         self._calling_since: float | None = None
         self._has_left = False
         targets = [f"grpc://{ps}" for ps in cluster.ps]
-        with leave_if_stuck(self._timeout_s, "the ps does not answer"), or_lost():
+        with exit_after(self._timeout_s, "the ps does not answer"), raise_if_ps_lost():
             self._exchange.connect(
                 [sessions.for_cluster(ps, graph, timeout_s, "/job:ps") for ps in targets]
             )
 
     def _run(self, fetches: Any, *arguments: Any, **options: Any) -> Any:
-        with or_lost():
+        with raise_if_ps_lost():
             return self._session.run(fetches, *arguments, **options)
 
     def is_ready(self) -> bool:
         """Whether the ps are initialised; False if any variable is missing."""
-        with leave_if_stuck(self._timeout_s, "the ps does not answer"):
+        with exit_after(self._timeout_s, "the ps does not answer"):
             return bool(self._run(self._all_exist) and self._run(self._flags.ready))
 
     def initialize(self, values: Mapping[str, np.ndarray]) -> None:
-        """Initialise the ps, write `values`, and begin a new life of the ps at their env step.
+        """Initialise the ps, write `values`, and note that the ps starts at their env step.
 
         `ready` is written last: if the chief dies during this call, the ps counts as uninitialised.
         """
         self._run(self._initializer)
         self._assign(by_shard(values, self.layout, self._saved))
-        self._assign({"life": Life(secrets.randbits(53), int(values.get("global_step", 0)))})
+        self._assign({"ps_start": PsStart(secrets.randbits(53), int(values.get("global_step", 0)))})
         self._assign({"ready": True})
 
     def _assign(self, values: Mapping[str, Any]) -> None:
         fed = {self._inputs[name]: value for name, value in values.items()}
         self._run([self._assigns[name] for name in values], fed)
 
-    def attach(self, on_stuck: Callable[[RetryableError], None]) -> Life:
-        """Register this worker, so that the ps waits for it; returns the current life of the ps.
+    def attach(self, on_stuck: Callable[[RetryableError], None]) -> PsStart:
+        """Register this worker, so that the ps waits for it; returns how the ps started.
 
         If the ps is lost and a call hangs, `on_stuck` is called in another thread.
         """
         self._set_presence(1)
-        life = Life(*self._run(self._flags.life).tolist())
+        ps_start = PsStart(*self._run(self._flags.ps_start).tolist())
         threading.Thread(target=self._watch, args=[on_stuck], daemon=True).start()
-        return life
+        return ps_start
 
     def _watch(self, on_stuck: Callable[[RetryableError], None]) -> None:
         """Wait for the loss of a ps; then end a call that doesn't fail by itself.
@@ -150,7 +150,7 @@ class Store:
         be interrupted. So this calls this process's own master, which fails at once.
         """
         try:
-            self._run(self._never, options=tf.compat.v1.RunOptions(timeout_in_ms=_FOR_EVER_MS))
+            self._run(self._ps_watch, options=tf.compat.v1.RunOptions(timeout_in_ms=_FOR_EVER_MS))
         except RetryableError as error:
             self._lost = error
         lost_at = time.monotonic()
@@ -168,7 +168,7 @@ class Store:
             raise self._lost
         self._calling_since = time.monotonic()
         try:
-            with or_lost():
+            with raise_if_ps_lost():
                 yield
         finally:
             self._calling_since = None
@@ -191,7 +191,7 @@ class Store:
         with self._calling():
             return self._exchange.push(push)
 
-    def take_over(self, parameters: np.ndarray) -> None:
+    def overwrite_parameters(self, parameters: np.ndarray) -> None:
         """Replace the parameters on the ps; counters and the optimizer's statistics stay."""
         with self._calling():
             self._assign({s.name: parameters[s.start : s.stop] for s in self.layout.shards})
@@ -205,12 +205,12 @@ class Store:
         return self._run(self._dequeue)
 
     def finish(self, reason: str) -> None:
-        self._assign({"finished": 1 + ENDINGS.index(reason)})
+        self._assign({"finished": 1 + END_REASONS.index(reason)})
 
-    def ending(self) -> str | None:
+    def end_reason(self) -> str | None:
         """Why the run is over; None while it goes on."""
         why = int(self._run(self._flags.finished))
-        return ENDINGS[why - 1] if why else None
+        return END_REASONS[why - 1] if why else None
 
     def attached(self) -> np.ndarray:
         return self._run(self._flags.attached) != 0

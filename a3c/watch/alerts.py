@@ -107,7 +107,7 @@ def _late(status: Status) -> Iterator[str]:
     is_running = status.state == "running"
     ages = {p.name: p.heartbeat_age_s or 0.0 for p in status.processes if p.state == "running"}
     if silent := {name: age_s for name, age_s in ages.items() if age_s > _SILENT_S}:
-        yield f"{_listed(list(silent))}: no sign of life for {duration(max(silent.values()))}"
+        yield f"{_listed(list(silent))}: no heartbeat for {duration(max(silent.values()))}"
     age_s, limit_s = status.metrics_age_s, fresh_s(status.metrics_interval_s)
     if is_running and age_s is not None and age_s > limit_s:
         yield f"the figures are {duration(age_s)} old: {CHIEF} has written none since"
@@ -136,7 +136,7 @@ def _late(status: Status) -> Iterator[str]:
 def _data(status: Status) -> Iterator[str]:
     """Unreadable files, dropped data, and ports that other machines can reach."""
     if status.damaged:
-        yield f"{_listed(status.damaged)} can't be read: what they say is left out here"
+        yield f"{_listed(status.damaged)} can't be read: ignored"
     if status.dropped_rollouts:
         yield f"{count(status.dropped_rollouts, 'rollout')} dropped: loss or gradient not finite"
     if status.dropped_reports:

@@ -9,9 +9,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from a3c.process.console import beside, count, table
+from a3c.process.console import count, format_mean, table
 from a3c.process.process_records import ENDED_STATES, LastExit
-from a3c.run.rows import Follower, parse_row
+from a3c.run.rows import RowFollower, parse_row
 
 LIVE_STATES = ("starting", "running", "restarting")
 
@@ -142,7 +142,7 @@ def score(value: float | None, mark: float | None = None) -> str:
     """A return, with one decimal below 10,000, and more if a mark beside it needs them."""
     if value is None:
         return NOTHING
-    return beside(value, mark) if abs(value) < 10_000 else f"{value:,.0f}"
+    return format_mean(value, mark) if abs(value) < 10_000 else f"{value:,.0f}"
 
 
 def memory(process: ProcessStatus) -> str:
@@ -232,7 +232,7 @@ class Curve:
 
     def __init__(self, path: Path) -> None:
         self.points: list[Point] = []
-        self._follower = Follower(path)
+        self._follower = RowFollower(path)
         self.update()
 
     def update(self) -> None:

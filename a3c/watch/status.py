@@ -17,7 +17,7 @@ from typing import Any
 from a3c.cluster.topology import CHIEF
 from a3c.config import Config, EnvConfig, RunConfig
 from a3c.errors import UserError
-from a3c.hosts import elsewhere
+from a3c.hosts import remote_processes as remote
 from a3c.process import process_records
 from a3c.process.process_records import ENDED_STATES, ProcessRecord, has_loopback_only
 from a3c.run import checkpoint, resume, rows, rundir
@@ -43,7 +43,7 @@ class Reader:
     def __init__(self, run: RunDir) -> None:
         self._run = run
         self._cache = rows.Cache()
-        self._episodes = rows.Follower(run.metrics("episodes"))
+        self._episodes = rows.RowFollower(run.metrics("episodes"))
         self._games: Counter[int] = Counter()  # by worker
         self._sampler = Sampler()
 
@@ -84,7 +84,7 @@ class Reader:
         addresses = {"ps": cluster.ps, "worker": cluster.addresses}
         found = {}
         for record in records:
-            seen = self._cache.get(elsewhere.read, elsewhere.path_of(self._run, record.name))
+            seen = self._cache.get(remote.read, remote.path_of(self._run, record.name))
             member = _member(record, seen, self._run, now)
             updated_at = 0.0
             with contextlib.suppress(ValueError):
@@ -269,7 +269,7 @@ def _frame_skip(env: EnvConfig) -> int | None:
 
 
 def _member(
-    record: ProcessRecord, seen: elsewhere.Elsewhere | None, run: RunDir, now: float
+    record: ProcessRecord, seen: remote.LastSeen | None, run: RunDir, now: float
 ) -> ProcessStatus:
     """The current status of a process; `seen` is about one on another host."""
     state = process_records.live_state(record)

@@ -108,7 +108,7 @@ def figure(rows: Sequence[Row]) -> Figure:
             text += f"   ours is {one.ratio:.2f} × it"
         axes.text(max(one.speeds), place, text, va="center", size=12, color=INK)
     axes.set_xlim(0, 1.3 * max(max(one.speeds) for one in compared))
-    pictures.dress(axes, "env steps/s", "")
+    pictures.style_axes(axes, "env steps/s", "")
     axes.grid(visible=False, axis="y")
     axes.set_yticks(range(len(compared)), [one.peer for one in reversed(compared)])
     return made

@@ -31,7 +31,7 @@ from tests.runs import ENDLESS, call_script, everything_ended, pid_of, wait_unti
 log = logging.getLogger(__name__)
 
 INJECTED = Path(__file__).parent / "injected"
-FAULTY = ("--env-id", "tests.faults.worlds:Faulty-v0", "--envs-per-worker", "4")
+FAULTY = ("--env-id", "tests.faults.faulty_envs:Faulty-v0", "--envs-per-worker", "4")
 RECOVERY_S = 10.0  # in addition to a TensorFlow import
 USUAL_IMPORT_S = 5.0  # three imports at once on two idle cores
 
@@ -80,7 +80,7 @@ class Cluster:
         call_script("launch_cluster.py", "stop", str(self.run.path), check=True)
 
     def switch(self, fault: str, value: object = "") -> None:
-        """Enable a fault: one of `worlds`, or one of `injected/sitecustomize`."""
+        """Enable a fault: one of `faulty_envs`, or one of `injected/sitecustomize`."""
         (self._switches / fault).write_text(str(value))
 
     def switch_off(self, fault: str) -> None:
@@ -92,7 +92,7 @@ class Cluster:
         assert pid is not None, f"{name} has no process"
         os.kill(pid, signum)
 
-    def hurry(self, name: str) -> None:
+    def skip_restart_delay(self, name: str) -> None:
         """End a keeper's delay before the next start, if it is waiting."""
         record = self.record(name)
         # A request that comes just after the next start ends it; the one after that has no delay.

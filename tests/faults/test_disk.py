@@ -10,7 +10,7 @@ from a3c.run import checkpoint
 from a3c.run.rundir import RunDir
 from a3c.watch import status
 from tests import Patch
-from tests.faults import worlds
+from tests.faults import faulty_envs
 from tests.full_disks import fill, mounted, small_disk
 from tests.runs import ENDLESS, call, finish, is_training, running, wait_until
 
@@ -38,10 +38,10 @@ def test_training_outlives_a_full_and_a_read_only_disk(tmp_path: Path, monkeypat
     disk, book = tmp_path / "disk", tmp_path / "ledger"
     disk.mkdir()
     book.mkdir()
-    monkeypatch.setenv(worlds.LEDGER, str(book))
+    monkeypatch.setenv(faulty_envs.LEDGER, str(book))
     path = disk / "run"
     with small_disk(disk, "16m"):
-        with running(path, "--env-id", worlds.COUNTED, *ENDLESS, *TIMES) as process:
+        with running(path, "--env-id", faulty_envs.COUNTED, *ENDLESS, *TIMES) as process:
             wait_until(lambda: is_training(path), "training")
             wait_until(lambda: newest(path), "a checkpoint")
             filler = fill(disk)
@@ -64,9 +64,9 @@ def _is_blind_but_trains(path: Path, book: Path, alarm: str, blind_s: float) -> 
     """Nothing can be written, the alarm says so, and the last good checkpoint stays."""
     wait_until(lambda: warned(path, alarm), f"the alarm that the disk {alarm}")
     kept = newest(path)
-    before = worlds.played(book).steps
+    before = faulty_envs.played(book).steps
     time.sleep(blind_s)
-    assert worlds.played(book).steps > before + 100 * blind_s
+    assert faulty_envs.played(book).steps > before + 100 * blind_s
     assert newest(path) >= kept > 0
 
 

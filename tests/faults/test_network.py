@@ -14,12 +14,13 @@ import psutil
 import pytest
 
 from a3c.process import process_records
-from tests.faults import wire, worlds
-from tests.faults.spread import PORT, Spread, spread
-from tests.faults.wire import Conditions, Host
+from tests.faults import faulty_envs
+from tests.faults import simulated_network as network
+from tests.faults.simulated_network import Conditions, Host
+from tests.faults.spread_cluster import PORT, HostCluster, host_cluster
 from tests.runs import manifest, wait_until
 
-pytestmark = pytest.mark.skipif(bool(wire.why_not()), reason=wire.why_not())
+pytestmark = pytest.mark.skipif(bool(network.why_not()), reason=network.why_not())
 
 # TCP sends again after twice the last wait: a call that five silent seconds hit may take ten.
 SETTINGS = ("--envs-per-worker", "4", "--rollout-length", "10", "--ps-timeout", "25")
@@ -33,14 +34,14 @@ HTTP2 = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"  # the start of gRPC, followed by no
 @pytest.fixture(scope="module")
 def hosts() -> Iterator[list[Host]]:
     """Hosts for the ps, the chief, another worker, and a stranger."""
-    with wire.hosts(4) as made:
+    with network.hosts(4) as made:
         yield made
 
 
 @pytest.fixture(scope="module")
-def cluster(hosts: list[Host], tmp_path_factory: pytest.TempPathFactory) -> Iterator[Spread]:
+def cluster(hosts: list[Host], tmp_path_factory: pytest.TempPathFactory) -> Iterator[HostCluster]:
     scratch = tmp_path_factory.mktemp("network")
-    with spread(scratch / "run", scratch / "ledger", hosts[:3], *SETTINGS) as made:
+    with host_cluster(scratch / "run", scratch / "ledger", hosts[:3], *SETTINGS) as made:
         files = [made.run.metrics(name) for name in ("worker-0", "worker-1")]
         wait_until(lambda: all(file.exists() for file in files), "training")
         yield made
@@ -54,12 +55,12 @@ def good_network(hosts: list[Host]) -> Iterator[None]:
         host.conditions = Conditions()
 
 
-def restarts(cluster: Spread) -> list[int]:
+def restarts(cluster: HostCluster) -> list[int]:
     return [cluster.record(name).restarts for name in cluster.hosts]
 
 
-def everyone_works(cluster: Spread) -> None:
-    conditions = [cluster.gains(name) for name in cluster.hosts if name != "ps-0"]
+def everyone_works(cluster: HostCluster) -> None:
+    conditions = [cluster.training_condition(name) for name in cluster.hosts if name != "ps-0"]
     wait_until(lambda: all(condition() for condition in conditions), "every worker's metrics")
 
 
@@ -73,11 +74,11 @@ def everyone_works(cluster: Spread) -> None:
     ids=["lossy", "slow", "silent"],
 )
 def test_five_seconds_of_a_bad_link_restart_nobody(
-    cluster: Spread, hosts: list[Host], host: int, conditions: Conditions, meanwhile: list[str]
+    cluster: HostCluster, hosts: list[Host], host: int, conditions: Conditions, meanwhile: list[str]
 ) -> None:
     hosts[host].conditions = conditions
     for name in meanwhile:
-        wait_until(cluster.gains(name), f"{name} at work in the meantime")
+        wait_until(cluster.training_condition(name), f"{name} at work in the meantime")
     time.sleep(5)
     hosts[host].conditions = Conditions()
     everyone_works(cluster)
@@ -102,10 +103,10 @@ def shout(address: tuple[str, int], seconds: float) -> int:
     return said
 
 
-def test_noise_at_the_port_of_the_ps_disturbs_nobody(cluster: Spread, hosts: list[Host]) -> None:
+def test_noise_at_the_port_of_the_ps_is_harmless(cluster: HostCluster, hosts: list[Host]) -> None:
     ps = psutil.Process(cluster.pid("ps-0"))
     before = cluster.step
-    said = wire.in_namespace(hosts[3].namespace, lambda: shout((hosts[0].address, PORT), 6.0))
+    said = network.in_namespace(hosts[3].namespace, lambda: shout((hosts[0].address, PORT), 6.0))
     assert said > 50
     assert cluster.step > before
     everyone_works(cluster)
@@ -113,7 +114,7 @@ def test_noise_at_the_port_of_the_ps_disturbs_nobody(cluster: Spread, hosts: lis
     assert restarts(cluster) == [0, 0, 0]
 
 
-def test_a_partitioned_ps_is_found_again_as_it_was(cluster: Spread, hosts: list[Host]) -> None:
+def test_a_partitioned_ps_comes_back_unchanged(cluster: HostCluster, hosts: list[Host]) -> None:
     pid, before = cluster.pid("ps-0"), cluster.step
     hosts[0].conditions.cut = True
     wait_until(lambda: restarts(cluster)[1] >= 1, "the chief's new start")
@@ -124,9 +125,9 @@ def test_a_partitioned_ps_is_found_again_as_it_was(cluster: Spread, hosts: list[
     assert cluster.step > before
 
 
-def test_every_step_was_counted_once(cluster: Spread) -> None:
+def test_every_step_was_counted_once(cluster: HostCluster) -> None:
     """Each life of a worker loses two rollouts at most: the one in play, the one on its way."""
     lives = sum(1 + count for count in restarts(cluster)[1:])
     cluster.leave()
-    counted, played = manifest(cluster.run.path).step, worlds.played(cluster.ledger).steps
+    counted, played = manifest(cluster.run.path).step, faulty_envs.played(cluster.ledger).steps
     assert counted <= played <= counted + lives * 2 * IN_FLIGHT

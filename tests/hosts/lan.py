@@ -12,8 +12,8 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from a3c.run.rundir import REPOSITORY
-from tests.faults import wire
-from tests.faults.wire import NETWORK, Host, Wires
+from tests.faults import simulated_network
+from tests.faults.simulated_network import NETWORK, Host, Wires
 from tests.runs import call, children, wait_until
 
 OUTSIDE = "198.51.100"
@@ -93,7 +93,7 @@ class Machine:
 
 def why_not() -> str:
     """Why this machine can't create such hosts; empty if it can."""
-    if why := wire.why_not():
+    if why := simulated_network.why_not():
         return why
     needed = ("ip", "nsenter", "setpriv", "iptables", "pkill", "ssh-keygen")
     missing = [tool for tool in needed if not shutil.which(tool)]

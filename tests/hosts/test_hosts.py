@@ -14,10 +14,10 @@ from typing import NamedTuple
 
 import pytest
 
-from a3c.hosts import elsewhere
+from a3c.hosts import remote_processes
 from a3c.process.process_records import ProcessRecord
 from a3c.run.rundir import RunDir
-from tests.faults.wire import Host
+from tests.faults.simulated_network import Host
 from tests.hosts import lan
 from tests.hosts.lan import Machine
 from tests.runs import ENDLESS, is_training, manifest, wait_until
@@ -106,7 +106,7 @@ def gain(net: Net, *names: str, what: str) -> None:
 
 def far(net: Net, name: str) -> ProcessRecord:
     """The record of a process on another host, as it is known on the launcher's."""
-    seen = elsewhere.read(elsewhere.path_of(net.run, name))
+    seen = remote_processes.read(remote_processes.path_of(net.run, name))
     assert seen
     assert seen.record
     return seen.record
@@ -118,7 +118,7 @@ def processes_of(machine: Machine) -> str:
     return "\n".join(line for line in lines if "worker.py" in line or "a3c." in line)
 
 
-def test_every_fault_is_said_before_anything_starts(net: Net) -> None:
+def test_every_fault_is_reported_before_the_start(net: Net) -> None:
     write_host_file(net, address_of_gamma="10.77.0.9")
     code = net.beta.root / "opt/a3c/envs.py"
     kept = code.read_text()
@@ -146,7 +146,7 @@ def test_every_fault_is_said_before_anything_starts(net: Net) -> None:
     assert "try `ssh gamma true`" in said.stderr.splitlines()[-1]
 
 
-def test_the_run_is_on_three_hosts_and_looked_at_from_one(net: Net, cluster: Launcher) -> None:
+def test_a_run_on_three_hosts_is_observed_from_one(net: Net, cluster: Launcher) -> None:
     assert "worker-3 starts on gamma, at 10.77.0.3:2223" in net.launch(*ADD).stdout
     wait_until(lambda: is_training(net.run.path, workers=4), "training on all hosts")
     status = json.loads(net.launch("status", "runs/mine", "--json").stdout)
@@ -226,7 +226,7 @@ def test_stop_ends_everything_everywhere(net: Net, cluster: Launcher) -> None:
     assert manifest(net.run.path).reason == "interrupted"
 
 
-def test_it_goes_on_across_the_same_hosts_until_it_is_solved(net: Net) -> None:
+def test_a_resumed_run_uses_the_same_hosts(net: Net) -> None:
     """Without `--hosts`: the run knows its own."""
     flags = ("--stop-at-return", "475", "--mode", "child", "--run-dir", "runs/mine", "--resume")
     done = net.launch(*flags, "--max-workers", "none")

@@ -19,14 +19,14 @@ from a3c.process.environment import code_environment
 from a3c.process.process_records import ProcessRecord
 from a3c.run.rundir import RunDir, create
 from a3c.watch import status
-from tests.faults import worlds
-from tests.faults.wire import Host
+from tests.faults import faulty_envs
+from tests.faults.simulated_network import Host
 from tests.runs import DEADLINE_S, ENDLESS, pid_of, wait_until
 
 PORT = 2222
 
 
-class Spread:
+class HostCluster:
     """One ps on the first host, a worker on each other one."""
 
     def __init__(self, path: Path, book: Path, hosts: Sequence[Host], *flags: str) -> None:
@@ -38,7 +38,7 @@ class Spread:
         self.hosts |= {f"worker-{i}": host for i, host in enumerate(hosts[1:])}
         mine = ("--workers", str(self.num_workers), "--trusted-network", "--log-interval", "0.2")
         config, _ = command_line.parse_config(
-            [*mine, *ENDLESS, "--env-id", worlds.COUNTED, *flags], "spread", "", lambda _: None
+            [*mine, *ENDLESS, "--env-id", faulty_envs.COUNTED, *flags], "spread", "", lambda _: None
         )
         create(path, config, None, resume=False)
         ps, *workers = [f"{host.address}:{PORT}" for host in hosts]
@@ -52,7 +52,7 @@ class Spread:
         command = planning.keeper_command(process, self.run, parent=os.getpid())
         self._children[name] = subprocess.Popen(
             self.hosts[name].command(command),
-            env={**code_environment(), worlds.LEDGER: str(self.ledger)},
+            env={**code_environment(), faulty_envs.LEDGER: str(self.ledger)},
             stdin=subprocess.DEVNULL,
             stdout=subprocess.DEVNULL,
             stderr=subprocess.DEVNULL,
@@ -87,14 +87,14 @@ class Spread:
         assert found
         return found
 
-    def goes_on(self, what: str, steps: int = 2000) -> None:
+    def wait_for_steps(self, what: str, steps: int = 2000) -> None:
         before = self.step
         wait_until(lambda: self.step >= before + steps, what)
 
     def pid(self, name: str) -> int | None:
         return pid_of(self.run, name)
 
-    def gains(self, name: str) -> Any:
+    def training_condition(self, name: str) -> Any:
         """A condition: whether a worker trains; one that leaves writes a single last row."""
         file = self.run.metrics(name)
         rows = file.read_bytes().count(b"\n")
@@ -102,9 +102,9 @@ class Spread:
 
 
 @contextmanager
-def spread(path: Path, book: Path, hosts: Sequence[Host], *flags: str) -> Iterator[Spread]:
+def host_cluster(path: Path, book: Path, hosts: list[Host], *flags: str) -> Iterator[HostCluster]:
     """A cluster at work in `path`, its ledger in `book`; gone in the end, whatever happens."""
-    cluster = Spread(path, book, hosts, *flags)
+    cluster = HostCluster(path, book, hosts, *flags)
     try:
         for process in cluster.plan.processes:
             cluster.start_one(process.name)

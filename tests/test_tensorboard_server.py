@@ -67,7 +67,7 @@ def assert_is_on_loopback_without_tensorflow(family: list[psutil.Process]) -> No
 # In TensorBoard's keeper, whose last argument names the port.
 TAKES_THE_PORT = """
 import re, socket, sys
-if "a3c.launch.board" in sys.orig_argv[-1]:
+if "a3c.launch.tensorboard_server" in sys.orig_argv[-1]:
     port = int(re.search(r'"--port", "(\\d+)"', sys.orig_argv[-1])[1])
     taken = socket.create_server(("127.0.0.1", port))
 """

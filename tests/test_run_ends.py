@@ -45,7 +45,7 @@ def test_a_closed_terminal_and_ctrl_c_end_everything_in_order(tmp_path: Path, cl
 def test_a_slow_environment_is_healthy_and_can_be_saved(tmp_path: Path, monkeypatch: Patch) -> None:
     """A rollout takes longer than the heartbeat limit, and than a process has to leave."""
     path = tmp_path / "run"
-    slow = ("--env-id", "tests.faults.worlds:Slow-v0", "--network", "mlp", "--preset", "none")
+    slow = ("--env-id", "tests.faults.faulty_envs:Slow-v0", "--network", "mlp", "--preset", "none")
     limits = ("--ps-timeout", "4", "--heartbeat-timeout", "5")
     settings = ("--workers", "1", "--envs", "1", "--rollout-length", "20")
     monkeypatch.setenv("A3C_TEST_STEP_S", "0.8")

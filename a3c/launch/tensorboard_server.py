@@ -1,4 +1,4 @@
-"""TensorBoard for one run, with TensorBoard's flags: `python -m a3c.launch.board --logdir DIR`.
+"""TensorBoard for one run: `python -m a3c.launch.tensorboard_server` with TensorBoard's flags.
 
 It runs without TensorFlow, whose import would cost seconds and 300 MB.
 """

@@ -17,7 +17,7 @@ _TIMEOUT_S = 60.0
 
 
 @dataclass(frozen=True)
-class Elsewhere:
+class LastSeen:
     host: str
     record: ProcessRecord | None
     cut_off_at: float | None  # seconds since 1970; None while connected
@@ -27,16 +27,16 @@ def path_of(run: RunDir, name: str) -> Path:
     return run.path / "elsewhere" / f"{name}.json"
 
 
-def read(path: Path) -> Elsewhere | None:
-    return read_json(Elsewhere, path)
+def read(path: Path) -> LastSeen | None:
+    return read_json(LastSeen, path)
 
 
-def write(path: Path, seen: Elsewhere) -> None:
+def write(path: Path, seen: LastSeen) -> None:
     path.parent.mkdir(mode=0o700, exist_ok=True)
     write_atomically(path, json.dumps(asdict(seen)), durable=False)
 
 
-def hosts_in_doubt(run: RunDir) -> list[Host]:
+def unconfirmed_hosts(run: RunDir) -> list[Host]:
     """The hosts with processes that may still run, because no end is recorded here."""
     doubtful = {seen.host for _, seen in _without_end(run)}
     if not doubtful or copied_from(run):
@@ -44,7 +44,7 @@ def hosts_in_doubt(run: RunDir) -> list[Host]:
     return [host for host in Plan.load(run).hosts if host.name in doubtful]
 
 
-def _without_end(run: RunDir) -> Iterator[tuple[Path, Elsewhere]]:
+def _without_end(run: RunDir) -> Iterator[tuple[Path, LastSeen]]:
     """The files about processes on other hosts with no recorded end."""
     for path in (run.path / "elsewhere").glob("*.json"):
         seen = read(path)
@@ -52,13 +52,13 @@ def _without_end(run: RunDir) -> Iterator[tuple[Path, Elsewhere]]:
             yield path, seen
 
 
-def end_left(run: RunDir, *, now: bool) -> list[str]:
+def end_remote(run: RunDir, *, now: bool) -> list[str]:
     """End what remains on other hosts, on all at once; return the names. UserError on failure."""
     links = []
-    for host in hosts_in_doubt(run):
+    for host in unconfirmed_hosts(run):
         argv = (host.python, "-m", "a3c.hosts.far_end")
         link = Connection(ssh_command(host, argv, directory=host.directory))
-        link.send({"sweep": directory_of(host, run.label), "now": now})
+        link.send({"end_run": directory_of(host, run.label), "now": now})
         links.append((host, link))
     ended: list[str] = []
     troubles: list[str] = []

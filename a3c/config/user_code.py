@@ -93,7 +93,7 @@ def check_call(function: Callable[..., Any], subject: str, *names: str, **argume
             signature.bind(*names, **arguments)
         except TypeError as error:
             called = ", ".join([*names, *arguments]) or "nothing"
-            remedy = f"mend it: it takes {signature} and is called with {called}"
+            remedy = f"fix it: it takes {signature} and is called with {called}"
             raise UserError(f"{subject}: TypeError: {error}; {remedy}") from error
 
 
@@ -108,10 +108,10 @@ def require(package: str) -> None:
 
 
 def _refusal(name: str, subject: str, error: BaseException) -> UserError:
-    remedy = "mend it"
+    remedy = "fix it"
     if isinstance(error, ModuleNotFoundError):
         package = (error.name or "").partition(".")[0]
-        remedy = f"install it ({console.command('pip')} install {package}), or mend the import"
+        remedy = f"install it ({console.command('pip')} install {package}), or fix the import"
         if name.startswith(error.name or " "):
             remedy = f"give a module that Python finds from {Path.cwd()}"
     return UserError(f"{subject}: importing {name} failed: {describe(error)}; {remedy}")
@@ -139,7 +139,7 @@ def as_user_error(subject: str) -> Iterator[None]:
     except A3CError:
         raise
     except Exception as error:
-        raise UserError(f"{subject}: {describe(error)}; mend it") from error
+        raise UserError(f"{subject}: {describe(error)}; fix it") from error
 
 
 def describe(error: BaseException) -> str:

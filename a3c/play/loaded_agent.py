@@ -22,12 +22,12 @@ from a3c.env.spaces import Envs
 from a3c.errors import UserError
 from a3c.net.distributions import Categorical
 from a3c.play.locate import Source, Which, find_checkpoint
-from a3c.play.playground import Playground
+from a3c.play.playground import EvaluationSetup
 from a3c.process.startup import silence
 from a3c.run.rundir import REPOSITORY
 
 
-class Decision(NamedTuple):
+class ChosenAction(NamedTuple):
     """What the agent does; for a batch of observations each has a leading axis."""
 
     action: Any  # as `env.step` takes it
@@ -89,16 +89,16 @@ def _of_first(info: dict[str, Any]) -> dict[str, Any]:
 class LoadedAgent:
     """A trained agent that acts in this process."""
 
-    def __init__(self, source: Source, ground: Playground) -> None:
-        self._source, self._ground = source, ground
+    def __init__(self, source: Source, setup: EvaluationSetup) -> None:
+        self._source, self._setup = source, setup
         self.config = source.config  # of the run that trained it
         self.env_steps = source.manifest.step  # of training
-        with closing(ground.envs(1)) as envs:
+        with closing(setup.envs(1)) as envs:
             space = envs.single_observation_space
             assert isinstance(space, Box)
             self.observation_space: Box = space
             self.action_space: Space[Any] = envs.single_action_space
-            self._agent = ground.agent(envs, source.path)
+            self._agent = setup.agent(envs, source.path)
         self._policy = self._agent.network.policy
         self._state = self._agent.initial_state(1)
 
@@ -114,13 +114,13 @@ class LoadedAgent:
 
         With `render`, `env.render()` gives its picture.
         """
-        return Env(self._ground.rendered_env() if render else self._ground.envs(1), self)
+        return Env(self._setup.rendered_env() if render else self._setup.envs(1), self)
 
     def reset(self) -> None:
         """Forget the recurrent state, at the start of a game; `env.reset()` does this too."""
         self._state = self._agent.initial_state(1)
 
-    def act(self, observation: Any, *, greedy: bool = False, starts: Any = None) -> Decision:
+    def act(self, observation: Any, *, greedy: bool = False, starts: Any = None) -> ChosenAction:
         """Choose actions for one observation, or for a batch of them.
 
         They are drawn from the policy, or are its most probable ones. A recurrent agent goes on
@@ -153,8 +153,8 @@ class LoadedAgent:
             parts += self._policy.probabilities(chosen.policy_parameters)
         action, value, *probabilities = [part[0] for part in parts] if is_one else parts
         if isinstance(self.action_space, Discrete) and probabilities:
-            return Decision(action, probabilities[0], value)
-        return Decision(action, tuple(probabilities) or None, value)
+            return ChosenAction(action, probabilities[0], value)
+        return ChosenAction(action, tuple(probabilities) or None, value)
 
     def export(self, path: str | Path, *, greedy: bool = True) -> Path:
         """Write the agent for programs without this one: a SavedModel, or ONNX to `*.onnx`.
@@ -208,7 +208,7 @@ def load(source: str | Path | None = None, which: Which = "newest") -> LoadedAge
     envs, model = _beside("envs"), _beside("model")
     found = find_checkpoint(None if source is None else str(source), which)
     seed = found.config.run.seed
-    return LoadedAgent(found, Playground(found.config, envs.make, model.build, seed))
+    return LoadedAgent(found, EvaluationSetup(found.config, envs.make, model.build, seed))
 
 
 def _beside(name: str) -> Any:

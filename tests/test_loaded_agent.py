@@ -20,8 +20,8 @@ import a3c
 import envs
 import model
 from a3c.errors import UserError
-from a3c.play.loaded import LoadedAgent
-from a3c.play.playground import Playground
+from a3c.play.loaded_agent import LoadedAgent
+from a3c.play.playground import EvaluationSetup
 from tests.fake_runs import configure, manifest_of
 from tests.runs import REPOSITORY, call
 from tests.snapshots import write_values
@@ -34,9 +34,9 @@ def cartpole() -> LoadedAgent:
 
 def untrained(folder: Path, **settings: Any) -> LoadedAgent:
     config = configure(**settings)
-    ground = Playground(config, envs.make, model.build, 1)
-    with closing(ground.envs(1)) as played:
-        agent = ground.agent(played)
+    setup = EvaluationSetup(config, envs.make, model.build, 1)
+    with closing(setup.envs(1)) as played:
+        agent = setup.agent(played)
     statistics = np.zeros(agent.statistics_size)
     values = agent.parameters() | {"observation_statistics": statistics}
     return a3c.load(write_values(folder, values, manifest_of(config, 7)))
@@ -94,7 +94,7 @@ def test_a_recurrent_agent_remembers_until_the_game_ends(tmp_path: Path) -> None
         {"env_id": "CartPole-v1", "max_episode_steps": 5},
     ],
 )
-def test_its_environment_passes_gymnasiums_checker(tmp_path: Path, settings: Any) -> None:
+def test_make_env_passes_gymnasiums_checker(tmp_path: Path, settings: Any) -> None:
     agent = untrained(tmp_path, **settings)
     env = agent.make_env(render=True)
     with warnings.catch_warnings():
@@ -102,14 +102,14 @@ def test_its_environment_passes_gymnasiums_checker(tmp_path: Path, settings: Any
         check_env(env, skip_render_check=True, skip_close_check=True)
     observation, _ = env.reset(seed=3)
     for _ in range(300):
-        decision = agent.act(observation)
-        assert env.action_space.contains(decision.action)
-        observation, _, terminated, truncated, _ = env.step(decision.action)
+        chosen = agent.act(observation)
+        assert env.action_space.contains(chosen.action)
+        observation, _, terminated, truncated, _ = env.step(chosen.action)
         assert env.observation_space.contains(observation)
         if terminated or truncated:
             observation, _ = env.reset()
     assert env.render().shape[-1] == 3
-    assert (decision.probabilities is None) == (settings["env_id"] == "Pendulum-v1")
+    assert (chosen.probabilities is None) == (settings["env_id"] == "Pendulum-v1")
     env.close()
 
 
@@ -131,12 +131,12 @@ class Lock(gymnasium.Env[Any, Any]):
         return np.zeros(2, np.float32), 1.0, self.steps == 3, False, info | named_like_gymnasiums
 
 
-gymnasium.register("CombinationLock-v0", "tests.test_loaded:Lock")
+gymnasium.register("Lock-v0", "tests.test_loaded_agent:Lock")
 
 
 def test_each_choice_has_probabilities_and_the_last_step_its_info(tmp_path: Path) -> None:
     shaping = {"name": "examples.reward_shaping:Outcome"}
-    agent = untrained(tmp_path, env_id="tests.test_loaded:CombinationLock-v0", wrapper=(shaping,))
+    agent = untrained(tmp_path, env_id="tests.test_loaded_agent:Lock-v0", wrapper=(shaping,))
     env = agent.make_env()
     observation, _ = env.reset(seed=1)
     infos = [env.step(agent.act(observation).action)[-1] for _ in range(3)]

@@ -1,4 +1,4 @@
-"""Variants of CartPole: `--env-id tests.faults.worlds:Faulty-v0` has faults that tests switch on.
+"""CartPole with faults that tests switch on: `--env-id tests.faults.faulty_envs:Faulty-v0`.
 
 A switch is a file in the directory A3C_TEST_FAULTS, named by a fault and a worker's number, such as
 `raise-in-step.2`. The fault lasts as long as the file exists.
@@ -23,7 +23,7 @@ LEAK_BYTES = 20_000_000
 FAULTS = ("raise-in-step", "raise-in-reset", "hang", "leak", "nan-reward", "inf-observation")
 
 LEDGER = "A3C_LEDGER"  # the variable with its directory
-COUNTED = "tests.faults.worlds:Counted-v0"
+COUNTED = "tests.faults.faulty_envs:Counted-v0"
 _leaked: list[bytes] = []
 
 
