@@ -150,8 +150,7 @@ def start(arguments: list[str]) -> int:
         return _train_seeds(arguments, chosen, path)
     if chosen.mode == "compose":
         return _compose(config, path.resolve().name, chosen)
-    if not chosen.resume:
-        config = locate.with_source(config)
+    config = locate.with_source(config, RunDir(path))
     unused = _check(config, path, chosen)
     config, placement = hosts.place(config, chosen)
     run = rundir.labelled(path, resume=chosen.resume)

@@ -29,6 +29,7 @@ from a3c.process.environment import adopt_environment
 from a3c.process.heartbeat import Heartbeat
 from a3c.process.process_records import has_loopback_only
 from a3c.process.startup import import_tensorflow, start_eager_runtime, start_in_order
+from a3c.run.rundir import RunDir
 
 log = logging.getLogger("a3c")
 
@@ -91,7 +92,7 @@ def run(cluster: Cluster, task: Task, config: Config, run_dir: Path) -> int:
                 cluster,
                 task,
                 config,
-                run_dir,
+                RunDir(run_dir),
                 make_envs=make_envs,
                 build_network=model.build,
                 stop=stop,
@@ -129,10 +130,8 @@ def main(argv: Sequence[str] | None = None) -> int:
         run_dir = arguments.run_dir.absolute()
         if config.run.start_from and task.is_chief:
             from a3c.play import locate
-            from a3c.run import checkpoint
 
-            if not checkpoint.steps(run_dir / "checkpoints"):
-                config = locate.with_source(config)
+            config = locate.with_source(config, RunDir(run_dir))
         logging.basicConfig(
             level=logging.INFO, format=f"%(asctime)s {task.name} %(message)s", datefmt="%H:%M:%S"
         )

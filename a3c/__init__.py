@@ -1,20 +1,14 @@
 """The machinery of a3c-cluster: everything that is not an environment, a network or a script."""
 
-from __future__ import annotations
-
 import importlib.util
-import os
 import sys
-import threading
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal
 
-if TYPE_CHECKING:
-    from a3c.play.loaded_agent import LoadedAgent
+from a3c.play import load
+from a3c.process import __version__
 
-__version__ = "0.1.0"  # as in pyproject.toml
+__all__ = ["__version__", "load"]
 
-_LOADING = threading.RLock()  # imports, and what catches TensorFlow's messages, are of a process
 _LIBRARIES = ("tensorflow", "gymnasium", "psutil", "rich", "libtmux", "matplotlib")
 
 
@@ -31,17 +25,3 @@ def _require_libraries() -> None:
 
 
 _require_libraries()
-
-
-def load(
-    source: str | Path | None = None, which: Literal["newest", "best"] = "newest"
-) -> LoadedAgent:
-    """A trained agent to act with: of a run, a checkpoint or `zoo/NAME`; None is the newest run."""
-    from a3c.process.startup import import_tensorflow
-
-    os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")  # TensorFlow shows errors only
-    with _LOADING:
-        import_tensorflow()
-        from a3c.play import loaded_agent
-
-        return loaded_agent.load(source, which)

@@ -34,7 +34,7 @@ import statistics
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import IO, Any, NamedTuple
 
@@ -207,7 +207,7 @@ class Results:
         rows = [row for row in found if {"wall_s", "cluster/mean_return_100"} <= set(row)]
         first = rows[0]["env_steps"] if rows else step + 1
         known = machine.read(path) if path.exists() else []
-        before = [row.values() for row in known if int(row["env_steps"]) < first]
+        before: list[Any] = [row.values() for row in known if int(row["env_steps"]) < first]
         points = {
             row["env_steps"] // CURVE_EVERY: Point(  # the last of every 20,000
                 row["env_steps"],
@@ -217,7 +217,7 @@ class Results:
             for row in rows
             if row["env_steps"] <= step
         }
-        _write(path, Point, [*before, *points.values()])
+        machine.write(path, [Point(*row) for row in (*before, *points.values())])
 
     def keep_row(self, session: Session) -> None:
         """Add the row to the index, or replace what it was before; others may write there too."""
@@ -226,8 +226,10 @@ class Results:
         try:
             fcntl.flock(folder, fcntl.LOCK_EX)
             mine = (session.time, session.run)
-            others = [r.values() for r in self.sessions() if (r["time"], r["run"]) != mine]
-            _write(self.index, Session, [*others, session])
+            others: list[Any] = [
+                r.values() for r in self.sessions() if (r["time"], r["run"]) != mine
+            ]
+            machine.write(self.index, [*(Session(*row) for row in others), session])
         finally:
             os.close(folder)
 
@@ -238,14 +240,6 @@ def _manifest(path: Path) -> Manifest | None:
         return checkpoint.verify(path) if path.is_dir() else None
     except DamagedCheckpointError as error:
         raise UserError(f"{path} is damaged ({error}): restore or remove it") from None
-
-
-def _write(path: Path, kind: Any, rows: Sequence[Iterable[Any]]) -> None:
-    """Write a table atomically; it may be cut off at any moment."""
-    if rows:
-        temporary = path.with_name(f".{path.name}")
-        machine.write(temporary, [kind(*row) for row in rows])
-        temporary.replace(path)
 
 
 # --- one run --------------------------------------------------------------------------------------

@@ -49,9 +49,9 @@ class Witness:
             pid = self.cluster.pid(name)
             if pid is not None:
                 self._sample(now, name, pid)
-        newest = max(checkpoint.steps(self.cluster.run.checkpoints), key=_step, default=None)
-        if newest is not None and (not self.saved or self.saved[-1][1] != _step(newest)):
-            self.saved.append((now, _step(newest)))
+        newest = max(checkpoint.by_step(self.cluster.run.checkpoints), default=None)
+        if newest is not None and (not self.saved or self.saved[-1][1] != newest):
+            self.saved.append((now, newest))
 
     def _sample(self, now: float, name: str, pid: int) -> None:
         try:
@@ -161,7 +161,3 @@ def left_over(path: Path) -> Iterator[str]:
         command = " ".join(process.info["cmdline"] or [])
         if str(path) in command:
             yield f"{process.info['pid']} {command[:80]}"
-
-
-def _step(path: Path) -> int:
-    return int(path.name)

@@ -20,6 +20,7 @@ from a3c.learn.training import Worker
 from a3c.process.heartbeat import Heartbeat
 from a3c.process.signals import StopRequest
 from a3c.run.rows import read_rows
+from a3c.run.rundir import RunDir
 from a3c.server.exchange import Push
 from a3c.server.store import Store
 from tests.fake_runs import configure
@@ -102,7 +103,7 @@ def worker(
             here.cluster,
             Task("worker", 0),
             settings,
-            run_dir,
+            RunDir(run_dir),
             make_envs=make,
             build_network=model.build,
             stop=StopRequest(),

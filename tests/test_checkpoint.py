@@ -308,6 +308,15 @@ def test_unfinished_checkpoints_are_removed_by_the_next_chief(tmp_path: Path) ->
     assert entries(tmp_path) == ["10"]
 
 
+def test_a_checkpoint_whose_replacement_was_killed_counts_everywhere(tmp_path: Path) -> None:
+    write(tmp_path, 10, mean_return_100=1.0)
+    aside = write(tmp_path, 20, mean_return_100=2.0).rename(tmp_path / ".replaced-20")
+    checkpoint.prune(tmp_path, keep=1)
+    found = checkpoint.newest_valid(tmp_path)
+    assert found == next(checkpoint.newest_first(tmp_path)) == (aside, checkpoint.verify(aside))
+    assert checkpoint.steps(tmp_path) == [aside] == [checkpoint.best(tmp_path)]
+
+
 PONG = identity(config())
 OTHER_SHAPES: list[dict[str, Any]] = [{}, {"env": None}, {"env": []}, {"env": "x"}]
 

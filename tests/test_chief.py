@@ -11,6 +11,7 @@ import pytest
 from a3c.learn.chief import Chief
 from a3c.run import checkpoint
 from a3c.run.resume import PsStart
+from a3c.run.rundir import RunDir
 from a3c.server.exchange import Reply
 from a3c.server.store import Snapshot
 from tests import Log, Patch
@@ -72,7 +73,7 @@ class Scored:
 def chief_of(store: Any, path: Path, games: Any = None, resumed: Any = None, **own: Any) -> Chief:
     """A chief that is to reach a mean of 50, and collects reports at every tick."""
     chosen = config(**{"stop_at_return": 50.0, "checkpoint_interval_s": 1e6, **own})
-    return Chief(store, chosen, path, REPLY, resumed, PsStart(1, 0), games)
+    return Chief(store, chosen, RunDir(path), REPLY, resumed, PsStart(1, 0), games)
 
 
 def tick(chief: Chief, *returns: float) -> str | None:

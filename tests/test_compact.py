@@ -15,7 +15,7 @@ from a3c.play import locate
 from a3c.play.playground import EvaluationSetup
 from a3c.run import checkpoint
 from a3c.run.checkpoint import DamagedCheckpointError
-from a3c.run.rundir import REPOSITORY
+from a3c.run.rundir import REPOSITORY, RunDir
 from benchmarks import compact
 from tests import Log, snapshots
 from tests.clusters import config, small_config
@@ -108,7 +108,7 @@ class BlankStore:
 
 def prepare(store: Any, run_dir: Path) -> Any:
     agent: Any = None  # its weights aren't needed where there is a checkpoint
-    return chief.prepare(store, config(), run_dir, agent)
+    return chief.prepare(store, config(), RunDir(run_dir), agent)
 
 
 def test_a_run_continues_with_a_fresh_optimizer(packed: Path, tmp_path: Path, caplog: Log) -> None:

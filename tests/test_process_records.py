@@ -11,6 +11,7 @@ import pytest
 
 from a3c.process import process_records
 from a3c.process.process_records import Identity, LastExit
+from tests import Patch
 from tests.fake_runs import dead, myself, process_record
 from tests.runs import Python, wait_until
 
@@ -37,6 +38,17 @@ def test_records_are_read_as_they_were_written_by_role_and_task(directory: Path)
     assert sorted(path.name for path in directory.iterdir()) == [
         f"worker-{task}.json" for task in (0, 10, 9)
     ]
+
+
+def test_a_file_is_written_whole_or_stays_as_it_was(directory: Path, monkeypatch: Patch) -> None:
+    path = directory / "file"
+    for contents in ("ü\udcff", b"\xff\x00"):
+        process_records.write_atomically(path, contents)
+        assert path.read_bytes() == (b"\xc3\xbc\xff" if isinstance(contents, str) else contents)
+    monkeypatch.setattr(os, "fsync", lambda _: os.close(-1))  # raises OSError
+    with pytest.raises(OSError):
+        process_records.write_atomically(path, "new")
+    assert [(file, file.read_bytes()) for file in directory.iterdir()] == [(path, b"\xff\x00")]
 
 
 def test_files_that_are_no_records_are_skipped(directory: Path) -> None:

@@ -12,11 +12,10 @@ from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import Any, NoReturn
 
-from a3c import __version__
 from a3c.config import SECTIONS, ClusterConfig, Config
 from a3c.config.options import OPTIONS, coerce, flat, parse_text, shown, to_text, validate
 from a3c.errors import UserError
-from a3c.process import console
+from a3c.process import __version__, console
 from a3c.process.environment import REPOSITORY
 
 PRESETS = REPOSITORY / "presets"

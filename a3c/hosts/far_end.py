@@ -27,7 +27,6 @@ TICK_S = 0.25
 FILES_INTERVAL_S = 1.0
 PING_TIMEOUT_S = 60.0  # without a ping: the connection counts as lost
 CHUNK = 1 << 16
-_FIRST_RECORD_S = 30.0
 _END_S = 20.0  # wait for a keeper after the first request to end
 _KILL_S = 10.0
 
@@ -114,7 +113,7 @@ def attach(request: dict[str, Any], spec: KeeperSpec, launcher: Channel) -> str 
             stderr=said,
             start_new_session=True,
         )
-        deadline = time.monotonic() + _FIRST_RECORD_S
+        deadline = time.monotonic() + process_records.FIRST_RECORD_S
         while time.monotonic() < deadline and keeper.poll() is None:
             record = process_records.read_record(spec.record)
             if record and record.keeper.pid == keeper.pid:

@@ -23,6 +23,8 @@ from a3c.errors import EXIT_CRASH, EXIT_OK, EXIT_RETRY
 
 CRASH_SIGNALS = (SIGSEGV, SIGABRT, SIGBUS, SIGFPE, SIGILL, SIGSYS)
 
+HEALTHY_S = 60.0  # the uptime after which earlier crashes don't count
+
 ExitKind = Literal["done", "retry", "crash", "failed"]  # how the end of a process is classified
 
 
@@ -32,7 +34,7 @@ class Limits:
     max_crashes: int = 5
     first_delay_s: float = 0.5
     longest_delay_s: float = 5.0
-    healthy_s: float = 60.0
+    healthy_s: float = HEALTHY_S
 
 
 class RestartDecision(NamedTuple):

@@ -28,6 +28,7 @@ from a3c.keeper.spec import Process
 from a3c.launch.preflight import shortages
 from a3c.process import console
 from a3c.process.console import command
+from a3c.process.process_records import write_atomically
 from a3c.run.rundir import RunDir
 
 log = logging.getLogger(__name__)
@@ -67,9 +68,10 @@ def place(config: Config, chosen: argparse.Namespace) -> tuple[Config, Placement
 def save_copy(run: RunDir, placement: Placement | None) -> None:
     """Copy the host file into the run directory, for `--resume`; without one, delete the copy."""
     copy = run.path / COPY
-    copy.unlink(missing_ok=True)
     if placement:
-        copy.write_bytes(placement.file.text)
+        write_atomically(copy, placement.file.text)
+    else:
+        copy.unlink(missing_ok=True)
 
 
 @dataclass

@@ -35,7 +35,7 @@ from a3c.launch.supervisor import POLL_S, ChildKeepers, Interruption, Outcome, S
 from a3c.play import locate
 from a3c.process import console, process_records
 from a3c.process.process_records import now_text
-from a3c.run import checkpoint, rundir
+from a3c.run import rundir
 from a3c.run.rundir import REPOSITORY, RunDir
 
 log = logging.getLogger("a3c")
@@ -113,8 +113,8 @@ def make_plan(config: Config, chosen: argparse.Namespace) -> tuple[Config, Plan,
     sizes: dict[str, Any] = {"ps": len(cluster.ps), workers: len(cluster.workers)}
     config = validate(config.with_cluster(**sizes))
     run = RunDir(chosen.run_dir.absolute())
-    if CHIEF in names and not checkpoint.steps(run.checkpoints):
-        config = locate.with_source(config)  # only the chief loads it
+    if CHIEF in names:
+        config = locate.with_source(config, run)  # only the chief loads it
     board = (chosen.board_host, BOARD_PORT)
     return config, planning.make(config, run, cluster, evaluator=True, board=board), names
 

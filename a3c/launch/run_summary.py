@@ -152,7 +152,7 @@ def conclude(run: RunDir, config: Config, outcome: Outcome, interruption: Interr
     with contextlib.suppress(UserError):  # all are damaged
         newest = checkpoint.newest_valid(run.checkpoints)
     # If the newest checkpoint is damaged, an older one doesn't show how the run ended.
-    last_step = max((int(path.name) for path in checkpoint.steps(run.checkpoints)), default=0)
+    last_step = max(checkpoint.by_step(run.checkpoints), default=0)
     manifest = newest[1] if newest and newest[1].step >= last_step else None
     asked = outcome.stopped
     if not outcome.failed:  # a signal, or `stop`, may come before the goal or just after it

@@ -33,7 +33,6 @@ log = logging.getLogger(__name__)
 LIMITS = Limits()
 POLL_S = 0.2
 RESTART_POLL_S = 1.0  # in tmux mode each poll reads many files
-FIRST_RECORD_S = 30.0
 WORKER_LINGER_S = 12.0  # after the chief has exited
 AFTER_PS_S = 4.0  # after the ps have exited too, which wait for all running workers
 PS_LINGER_S = 20.0  # after the last worker has exited
@@ -172,7 +171,7 @@ class RecordedKeepers:
         old, since = self._replaced.get(name, (None, self._began_at))
         if record is not None and record.keeper != old:
             return process_records.live_state(record), record
-        is_late = time.monotonic() - since > FIRST_RECORD_S
+        is_late = time.monotonic() - since > process_records.FIRST_RECORD_S
         return "dead" if is_late else "starting", record
 
     def start_again(self, process: Process, restarts: int) -> None:

@@ -8,6 +8,7 @@ import argparse
 import contextlib
 import csv
 import difflib
+import io
 import itertools
 import json
 import logging
@@ -30,7 +31,7 @@ from a3c.config.options import OPTIONS, coerce, flat, shown
 from a3c.errors import EXIT_FATAL, EXIT_OK, EXIT_USAGE, UserError
 from a3c.play import locate
 from a3c.process.console import count, program, relative_path, table
-from a3c.process.process_records import read_json
+from a3c.process.process_records import read_json, write_atomically
 from a3c.process.signals import not_ignored
 from a3c.run import rundir
 from a3c.run.rundir import REPOSITORY, RUNS, RunDir
@@ -301,10 +302,11 @@ def run(
     if not trials:  # the signal came before the first one
         return 128 + trainer.signal
     trials.sort(key=lambda trial: trial.rank)
-    with (folder / "sweep.csv").open("w", newline="") as file:
-        writer = csv.DictWriter(file, list(trials[0].row))
-        writer.writeheader()
-        writer.writerows(trial.row for trial in trials)
+    text = io.StringIO()
+    writer = csv.DictWriter(text, list(trials[0].row))
+    writer.writeheader()
+    writer.writerows(trial.row for trial in trials)
+    write_atomically(folder / "sweep.csv", text.getvalue())
     if trainer.signal != signal.SIGHUP:  # the terminal is closed
         _show(trials, folder)
     if trainer.signal:

@@ -21,6 +21,7 @@ from a3c.cluster.plan import Plan
 from a3c.errors import EXIT_OK, UserError
 from a3c.keeper.spec import Process
 from a3c.process.environment import code_environment, is_unwanted
+from a3c.process.process_records import write_atomically
 from a3c.run import rundir
 from a3c.run.rundir import RunDir
 
@@ -54,7 +55,7 @@ def start(plan: Plan, run: RunDir, script: Path) -> int:
     close_session(server, run.label)
     open_session(server, run.label, windows, directory=Path.cwd(), environment=code_environment())
     with rundir.refusing(run.path):
-        run.tmux_socket.write_text(socket_of(server))
+        write_atomically(run.tmux_socket, socket_of(server))
     command = attach_command(run.label, os.environ)
     is_inside = bool(os.environ.get("TMUX"))
     if not is_inside and is_usable():

@@ -24,6 +24,7 @@ from a3c.run.checkpoint import Manifest
 from a3c.run.metrics import WINDOW, ClusterTracker, JsonlSink
 from a3c.run.resume import PsStart
 from a3c.run.rows import Cache, latest, read_rows
+from a3c.run.rundir import RunDir
 from a3c.server.exchange import Reply
 from a3c.server.store import END_REASONS, Snapshot, Store
 
@@ -33,20 +34,19 @@ DRAIN_INTERVAL_S = 0.1
 _LAST_PUSHES_S = 10.0  # how long the chief waits for the workers' last pushes at the end
 
 
-def prepare(store: Store, config: Config, run_dir: Path, agent: Agent) -> Manifest | None:
+def prepare(store: Store, config: Config, run: RunDir, agent: Agent) -> Manifest | None:
     """Make the ps ready: attach to an initialised ps, else restore it, else initialise it.
 
     An initialised ps is never overwritten, because a restarted chief must not undo what the other
     workers learned meanwhile. Returns the manifest of the newest checkpoint, or None.
     """
-    checkpoints = run_dir / "checkpoints"
-    checkpoint.clear_unfinished(checkpoints)
-    found = checkpoint.newest_valid(checkpoints)
+    checkpoint.clear_unfinished(run.checkpoints)
+    found = checkpoint.newest_valid(run.checkpoints)
     manifest = found[1] if found else None
     if store.is_ready():
         log.info("attached to a ps that is already initialised")
         return manifest
-    before = resume.newest_step(latest(run_dir / "metrics"))
+    before = resume.newest_step(latest(run.path / "metrics"))
     step = 0
     if found is None:
         log.info("initialising the ps")
@@ -74,7 +74,7 @@ def prepare(store: Store, config: Config, run_dir: Path, agent: Agent) -> Manife
         log.info("restored the ps from %s, env step %d%s", path, step, note)
     if before is not None and before > step:
         log.warning("%s", resume.loss(before, step))
-        JsonlSink(run_dir / "metrics" / "losses.jsonl").write(step, {"from": before})
+        JsonlSink(run.metrics("losses")).write(step, {"from": before})
     return manifest
 
 
@@ -83,7 +83,7 @@ class Chief:
         self,
         store: Store,
         config: Config,
-        run_dir: Path,
+        run: RunDir,
         reply: Reply,
         manifest: Manifest | None,
         ps_start: PsStart,
@@ -91,9 +91,8 @@ class Chief:
     ) -> None:
         """`games` plays the evaluation games; None skips the confirmation."""
         now = time.monotonic()
-        self._store, self._config, self._run_dir = store, config, run_dir
-        self._checkpoints = run_dir / "checkpoints"
-        self._candidates = run_dir / checkpoint.CANDIDATE
+        self._store, self._config, self._run = store, config, run
+        self._candidates = run.path / checkpoint.CANDIDATE
         shutil.rmtree(self._candidates, ignore_errors=True)
         self._games = games
         self._stop_games = config.run.stop_worker_games or config.run.stop_window
@@ -104,11 +103,11 @@ class Chief:
         self._failed_saves = 0
         self._leaving, self._has_left = threading.Lock(), False
         self._tracker = ClusterTracker(now, reply.global_step, reply.num_updates)
-        known = resume.chief_state(run_dir / "metrics", manifest, ps_start)
+        known = resume.chief_state(run.path / "metrics", manifest, ps_start)
         self._wall_before = known.wall_s
         self._tracker.episodes = known.episodes
         self._tracker.returns.extend(known.returns)
-        reports = run_dir / "metrics" / "episodes.jsonl"
+        reports = run.metrics("episodes")
         self._episodes = JsonlSink(reports)
         where = resume.restart_point(reports, ps_start, reply.global_step)
         self._episodes.restart(where, ps_life=ps_start.number, episodes=known.episodes)
@@ -138,7 +137,7 @@ class Chief:
             return "max_wall_time"
         if not run.patience:
             return None
-        rows = self._evaluations.get(read_rows, self._run_dir / "metrics" / "evaluator-0.jsonl")
+        rows = self._evaluations.get(read_rows, self._run.metrics("evaluator-0"))
         means = [row["evaluation/mean"] for row in rows or () if "evaluation/mean" in row]
         since_best = len(means) - 1 - means.index(max(means)) if means else 0
         return "patience" if since_best >= run.patience else None
@@ -208,12 +207,12 @@ class Chief:
     def _keep_solved(self, candidate: Path, scores: dict[str, Any] | None) -> bool:
         """Make the frozen snapshot the run's last checkpoint; False if writing it fails."""
         try:
-            path = checkpoint.promote(candidate, self._checkpoints, scores)
+            path = checkpoint.promote(candidate, self._run.checkpoints, scores)
         except OSError as error:
             self._failed_saves += 1
             log.error("what solved the run can't be kept (%s): training goes on", error.strerror)
             return False
-        checkpoint.prune(self._checkpoints, self._config.run.keep_checkpoints, path)
+        checkpoint.prune(self._run.checkpoints, self._config.run.keep_checkpoints, path)
         if scores is not None:
             log.info(
                 "solved: the mean of %s at env step %s is %s",
@@ -238,7 +237,7 @@ class Chief:
     def _at_work(self) -> np.ndarray:
         """Which workers are attached and, as far as this host knows, still alive."""
         at_work = self._store.attached()
-        for record in process_records.read_records(self._run_dir):
+        for record in process_records.read_records(self._run.path):
             if record.role == "worker" and process_records.live_state(record) != "running":
                 at_work[record.task : record.task + 1] = False
         return at_work
@@ -259,10 +258,10 @@ class Chief:
         old = self._restored
         if old and old.reason in END_REASONS and old.step == snapshot.values["global_step"]:
             return None  # nothing is new, and that checkpoint records how the run ended
-        path = self._write(self._checkpoints, self._manifest(snapshot, reason), snapshot)
+        path = self._write(self._run.checkpoints, self._manifest(snapshot, reason), snapshot)
         if path is None:
             return None
-        checkpoint.prune(self._checkpoints, self._config.run.keep_checkpoints, path)
+        checkpoint.prune(self._run.checkpoints, self._config.run.keep_checkpoints, path)
         log.info("checkpoint %s (%s)", path, reason)
         return path
 

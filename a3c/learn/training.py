@@ -5,7 +5,6 @@ import logging
 import math
 import time
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -16,6 +15,7 @@ from a3c.config.options import check_minibatches
 from a3c.env import seeding
 from a3c.env.environments import beat_with_steps
 from a3c.errors import A3CError, FatalError, PlayError, RetryableError, UnplayableError
+from a3c.keeper.restarts import HEALTHY_S
 from a3c.learn import schedules
 from a3c.learn.agent import Agent
 from a3c.learn.chief import Chief, prepare
@@ -28,6 +28,7 @@ from a3c.process.signals import StopRequest, leave_now
 from a3c.run.callbacks import Callbacks
 from a3c.run.metrics import JsonlSink, WorkerTracker
 from a3c.run.resume import PsStart, restart_point
+from a3c.run.rundir import RunDir
 from a3c.run.tensorboard import Pictures, TensorBoardSink
 from a3c.server.serving import start_server
 from a3c.server.store import Store
@@ -37,7 +38,7 @@ log = logging.getLogger(__name__)
 WAIT_INTERVAL_S = 0.25
 PAUSE_S = 0.05
 REPORT_INTERVAL_S = 0.2  # env steps to solve count until the chief knows the games
-SAVE_FOR_OTHERS_S = 61.0  # longer than the uptime after which the keeper's crash count is reset
+SAVE_FOR_OTHERS_S = HEALTHY_S + 1.0  # so the keeper counts its crashes from 0 again
 IDLE_S = 10.0  # without a push of others, after which the chief leaves too
 
 _REMEDIES = {  # of what isn't finite; each may follow from those before it
@@ -54,7 +55,7 @@ class Worker:
         cluster: Cluster,
         task: Task,
         config: Config,
-        run_dir: Path,
+        run: RunDir,
         *,
         make_envs: Callable[..., Any],
         build_network: Callable[..., Any],
@@ -83,14 +84,14 @@ class Worker:
         target = start_server(cluster, task, config.cluster.worker_threads).target
         store = Store(cluster, task, target, agent.shapes, agent.statistics_size, config)
         self._store = store
-        manifest = self._wait_until_ready(run_dir, agent)
+        manifest = self._wait_until_ready(run, agent)
         ps_start = store.attach(self._exit_when_stuck)
         self._stopwatch = Stopwatch()
         self._learner = Learner(agent, store, config, self._stopwatch, seed=seed)
         reply = self._learner.reply
         self._chief: Chief | None = None
         if task.is_chief:
-            self._chief = Chief(store, config, run_dir, reply, manifest, ps_start, games)
+            self._chief = Chief(store, config, run, reply, manifest, ps_start, games)
         self._policy = network.policy
         self._make_player = functools.partial(
             Player,
@@ -111,12 +112,12 @@ class Worker:
         self._reports: list[tuple[float, float, float, float]] = []  # of games, for the chief
         self._reported_at = self._row_at = time.monotonic()
         self._tracker = WorkerTracker(self._row_at)
-        self._callbacks = Callbacks(config.run.callback if task.is_chief else (), run_dir)
-        self._open_sinks(run_dir, ps_start, agent)
+        self._callbacks = Callbacks(config.run.callback if task.is_chief else (), run.path)
+        self._open_sinks(run, ps_start, agent)
 
-    def _open_sinks(self, run_dir: Path, ps_start: PsStart, agent: Agent) -> None:
-        rows = run_dir / "metrics" / f"{self._task.name}.jsonl"
-        board = TensorBoardSink(run_dir / "events" / self._task.name)
+    def _open_sinks(self, run: RunDir, ps_start: PsStart, agent: Agent) -> None:
+        rows = run.metrics(self._task.name)
+        board = TensorBoardSink(run.path / "events" / self._task.name)
         sinks, now = (JsonlSink(rows), board), self._learner.reply.global_step
         where = restart_point(rows, ps_start, now)
         for sink in sinks:
@@ -124,14 +125,14 @@ class Worker:
         self._pictures: Pictures | None = None
         if self._task.is_chief:
             board.graph(agent.graph_def())
-            board.settings(self._config, run_dir.name)
+            board.settings(self._config, run.name)
             self._pictures = Pictures(board, agent.space)
         self._sinks = sinks
 
-    def _wait_until_ready(self, run_dir: Path, agent: Agent) -> Any:
+    def _wait_until_ready(self, run: RunDir, agent: Agent) -> Any:
         """As chief, make the ps ready; as another worker, wait until the chief has done so."""
         if self._task.is_chief:
-            return prepare(self._store, self._config, run_dir, agent)
+            return prepare(self._store, self._config, run, agent)
         if not self._store.is_ready():
             log.info("waiting for worker-0 to initialise the ps")
         while not self._stop.is_set() and not self._store.is_ready():

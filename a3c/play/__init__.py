@@ -1,1 +1,27 @@
-"""Evaluation of checkpoints: games, scores, videos and windows."""
+"""Play a checkpoint, to evaluate it, show it, or act with it from Python."""
+
+from __future__ import annotations
+
+import os
+import threading
+from pathlib import Path
+from typing import TYPE_CHECKING, Literal
+
+if TYPE_CHECKING:
+    from a3c.play.loaded_agent import LoadedAgent
+
+_LOADING = threading.RLock()  # imports, and what catches TensorFlow's messages, are of a process
+
+
+def load(
+    source: str | Path | None = None, which: Literal["newest", "best"] = "newest"
+) -> LoadedAgent:
+    """A trained agent to act with: of a run, a checkpoint or `zoo/NAME`; None is the newest run."""
+    from a3c.process.startup import import_tensorflow
+
+    os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")  # TensorFlow shows errors only
+    with _LOADING:
+        import_tensorflow()
+        from a3c.play import loaded_agent
+
+        return loaded_agent.load(source, which)

@@ -52,7 +52,7 @@ class Evaluator:
         An evaluator without a keeper also ends with a run that was stopped, because its keepers
         would end it then.
         """
-        steps = [int(path.name) for path in checkpoint.steps(self._run.checkpoints)]
+        steps = checkpoint.by_step(self._run.checkpoints)
         for sink in self._sinks:  # drop rows after the newest checkpoint: it is evaluated again
             sink.restart(max(steps, default=1) - 1)
         status = Reader(self._run)
@@ -77,9 +77,9 @@ class Evaluator:
         A checkpoint becomes the last one without a new step where games confirm the weights that
         the run was resumed with: the chief then saves it again, as solved.
         """
-        for path in reversed(checkpoint.steps(self._run.checkpoints)):
+        for step, path in reversed(checkpoint.by_step(self._run.checkpoints).items()):
             with suppress(DamagedCheckpointError):
-                is_new = int(path.name) != self._seen
+                is_new = step != self._seen
                 manifest = self._evaluate(path) if is_new else checkpoint.read_manifest(path)
                 over = is_over(manifest, self._setup.config.run)
                 if over and manifest.reason == "solved":

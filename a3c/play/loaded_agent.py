@@ -16,7 +16,7 @@ import numpy as np
 import tensorflow as tf
 from gymnasium.spaces import Box, Discrete, Space
 
-import a3c
+from a3c import play
 from a3c.env import wrappers
 from a3c.env.spaces import Envs
 from a3c.errors import UserError
@@ -107,7 +107,7 @@ class LoadedAgent:
         return f"<agent for {name}, {self.env_steps:,} env steps, {self._source.path}>"
 
     def __reduce__(self) -> Any:
-        return a3c.load, (str(self._source.path),)  # another process loads it again
+        return play.load, (str(self._source.path),)  # another process loads it again
 
     def make_env(self, *, render: bool = False) -> Env:
         """One environment with the agent's preprocessing and raw scores; the caller closes it.

@@ -94,9 +94,12 @@ def find_checkpoint(name: str | None, which: Which = "newest") -> Source:
     return Source(*newest, run)
 
 
-def with_source(config: Config) -> Config:
-    """The configuration of a new run with the path of the checkpoint that `--start-from` names."""
-    if config.run.start_from is None:
+def with_source(config: Config, run: RunDir) -> Config:
+    """The configuration with the path of the checkpoint that `--start-from` names.
+
+    A run that has checkpoints goes on from those, and the named one may be gone.
+    """
+    if config.run.start_from is None or checkpoint.steps(run.checkpoints):
         return config
     source = str(find_checkpoint(config.run.start_from).path)
     return replace(config, run=replace(config.run, start_from=source))
@@ -133,7 +136,7 @@ def best_folder(run: RunDir) -> Path:
 def find_best(run: RunDir) -> Best | None:
     """The best checkpoint of a run, its files not verified; None if no checkpoint was kept yet."""
     found = []
-    for step, path in checkpoint.with_replaced(best_folder(run)).items():
+    for step, path in checkpoint.by_step(best_folder(run)).items():
         with contextlib.suppress(OSError, ValueError, KeyError, TypeError):
             score = json.loads((path / SCORE).read_bytes())
             found.append(Best(path, step, float(score["mean"]), int(score["episodes"])))

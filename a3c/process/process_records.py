@@ -22,6 +22,8 @@ from a3c.errors import UserError
 
 ENDED_STATES = ("done", "failed", "stopped")
 
+FIRST_RECORD_S = 30.0  # from the start of a keeper to its first record, at most
+
 _MAX_BYTES = 1 << 20
 
 
@@ -148,14 +150,15 @@ def write_record(path: Path, record: ProcessRecord) -> None:
     write_atomically(path, text + "\n", durable=False)
 
 
-def write_atomically(path: Path, text: str, *, durable: bool = True) -> None:
+def write_atomically(path: Path, contents: str | bytes, *, durable: bool = True) -> None:
     """Write a private file; on OSError the old one stays. If `durable`, it survives power loss."""
     temporary = path.with_name(f".{path.name}.{os.getpid()}")
     flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW
     try:
-        descriptor = os.open(temporary, flags, 0o600)
-        with open(descriptor, "w", encoding="utf-8", errors="surrogateescape") as file:  # noqa: PTH123
-            file.write(text)
+        if isinstance(contents, str):
+            contents = contents.encode("utf-8", "surrogateescape")
+        with open(os.open(temporary, flags, 0o600), "wb") as file:  # noqa: PTH123
+            file.write(contents)
             if durable:
                 file.flush()
                 os.fsync(file.fileno())

@@ -127,8 +127,8 @@ def promote(candidate: Path, root: Path, evaluation: dict[str, Any] | None) -> P
     final = root / str(manifest.step)
     root.mkdir(parents=True, exist_ok=True)
     _move(candidate, final)
-    for path in steps(root):
-        if int(path.name) > manifest.step:
+    for step, path in by_step(root).items():
+        if step > manifest.step:
             _remove(path)
     sync_directory(root)
     return final
@@ -140,7 +140,7 @@ def _write_manifest(directory: Path, manifest: Manifest) -> None:
 
 def _move(temporary: Path, final: Path) -> None:
     """Move a finished checkpoint into place, replacing an older one of the same step."""
-    # If this ends in between, `with_replaced` finds the older one under its other name.
+    # If this ends in between, `by_step` finds the older one under its other name.
     aside = final.with_name(f"{_REPLACED}{final.name}")
     if os.path.lexists(final):
         _remove(aside)
@@ -329,19 +329,14 @@ def start_from(
 
 def steps(root: Path) -> list[Path]:
     """The checkpoints of a run by step, lowest first, without verification."""
-    return list(_by_step(root).values())
+    return list(by_step(root).values())
 
 
-def with_replaced(root: Path) -> dict[int, Path]:
-    """The checkpoints by step, and the old one where a killed process left only that."""
-    return _by_step(root, _REPLACED) | _by_step(root)
-
-
-def _by_step(root: Path, prefix: str = "") -> dict[int, Path]:
-    """The directories named `prefix` plus a number, sorted by number; links are skipped."""
+def by_step(root: Path) -> dict[int, Path]:
+    """The checkpoints by step, lowest first; the old one where a killed process left only that."""
     found = {}
-    for path in root.glob(f"{prefix}*"):
-        number = path.name.removeprefix(prefix)
+    for path in sorted(root.glob("*")):  # those aside come first
+        number = path.name.removeprefix(_REPLACED)
         is_number = number.isascii() and number.isdigit() and number == str(int(number))
         if is_number and path.is_dir() and not path.is_symlink():
             found[int(number)] = path
@@ -350,16 +345,16 @@ def _by_step(root: Path, prefix: str = "") -> dict[int, Path]:
 
 def newest_valid(root: Path) -> tuple[Path, Manifest] | None:
     """The newest checkpoint that passes verification; None without any, UserError if all fail."""
-    named = with_replaced(root)
-    for step in sorted(named, reverse=True):
+    paths = steps(root)
+    for path in reversed(paths):
         try:
-            return named[step], verify(named[step])
+            return path, verify(path)
         except DamagedCheckpointError as error:
-            log.warning("checkpoint %s is damaged (%s); trying the one before", named[step], error)
-    if not named:
+            log.warning("checkpoint %s is damaged (%s); trying the one before", path, error)
+    if not paths:
         return None
-    which = f"all {len(named)} checkpoints in {root} are"
-    if len(named) == 1:
+    which = f"all {len(paths)} checkpoints in {root} are"
+    if len(paths) == 1:
         which = f"the only checkpoint in {root} is"
     what = f"{which} damaged"
     raise UserError(f"{what}: restore one from a backup, or start a new run in another --run-dir")
@@ -382,12 +377,12 @@ def best(root: Path) -> Path | None:
 def prune(root: Path, keep: int, written: Path | None = None) -> None:
     """Remove all but the newest `keep`, the best, the last that solved the run, and `written`."""
     # Newest by step and by time: after a rollback steps are lower, and clocks may be set back.
-    by_step, readable = steps(root), dict(newest_first(root))
+    paths, readable = steps(root), dict(newest_first(root))
     written_at = {path: manifest.written_at for path, manifest in readable.items()}
-    by_time = sorted(by_step, key=lambda path: written_at.get(path, -math.inf))
+    by_time = sorted(paths, key=lambda path: written_at.get(path, -math.inf))
     solved = [path for path, manifest in readable.items() if manifest.reason == "solved"]
-    spare = {*by_step[-keep:], *by_time[-keep:], best(root), *solved[:1], written}
-    for path in (*by_step, *_by_step(root, _REPLACED).values()):
+    spare = {*paths[-keep:], *by_time[-keep:], best(root), *solved[:1], written}
+    for path in (*paths, *root.glob(f"{_REPLACED}*")):
         if path not in spare:
             _remove(path)
 

@@ -5,6 +5,7 @@ from pathlib import Path
 from typing import Any
 
 from a3c.config import user_code
+from a3c.process.process_records import write_atomically
 from a3c.run.callbacks import Row, settings_of
 
 user_code.require("mlflow")
@@ -51,7 +52,7 @@ class MLflow:
             found = client.get_experiment_by_name(self._experiment)
             at = found.experiment_id if found else client.create_experiment(self._experiment)
             self._run_id = client.create_run(at, run_name=run_dir.name).info.run_id
-            file.write_text(self._run_id)
+            write_atomically(file, self._run_id)
             params = [Param(key, str(value)) for key, value in settings_of(run_dir).items()]
             client.log_batch(self._run_id, params=params)
         self._client = client

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from a3c.config import user_code
-from a3c.process.process_records import has_loopback_only
+from a3c.process.process_records import has_loopback_only, write_atomically
 from a3c.run.callbacks import Row, settings_of
 
 user_code.require("wandb")
@@ -41,7 +41,7 @@ class Wandb:
 
         file = run_dir / "wandb-id"
         if not file.exists():
-            file.write_text(secrets.token_hex(4))
+            write_atomically(file, secrets.token_hex(4))
         usual: dict[str, Any] = {
             "id": file.read_text(),
             "name": run_dir.name,

@@ -4,12 +4,12 @@ import os
 from collections.abc import Iterator, Sequence
 
 from a3c.cluster.topology import CHIEF
+from a3c.keeper.restarts import HEALTHY_S
 from a3c.process.console import count
 from a3c.process.process_records import this_host
-from a3c.watch.snapshot import LIVE_STATES, ProcessStatus, Status, duration, printable
+from a3c.watch.snapshot import LIVE_STATES, ProcessStatus, Status, duration, fresh_s, printable
 
 _LOOP_RESTARTS = 3
-_HEALTHY_S = 60.0
 _SILENT_S = 30.0
 _LATE_INTERVALS = 3
 _FAILED_SAVES = 3
@@ -54,7 +54,7 @@ def _failure(p: ProcessStatus, live: bool) -> str | None:
 
 
 def is_crash_looping(p: ProcessStatus) -> bool:
-    young = p.state == "restarting" or (p.uptime_s is not None and p.uptime_s < _HEALTHY_S)
+    young = p.state == "restarting" or (p.uptime_s is not None and p.uptime_s < HEALTHY_S)
     return p.restarts >= _LOOP_RESTARTS and p.is_live and young
 
 
@@ -108,7 +108,7 @@ def _late(status: Status) -> Iterator[str]:
     ages = {p.name: p.heartbeat_age_s or 0.0 for p in status.processes if p.state == "running"}
     if silent := {name: age_s for name, age_s in ages.items() if age_s > _SILENT_S}:
         yield f"{_listed(list(silent))}: no heartbeat for {duration(max(silent.values()))}"
-    age_s, limit_s = status.metrics_age_s, max(15.0, 5 * status.metrics_interval_s)
+    age_s, limit_s = status.metrics_age_s, fresh_s(status.metrics_interval_s)
     if is_running and age_s is not None and age_s > limit_s:
         yield f"the figures are {duration(age_s)} old: {CHIEF} has written none since"
     starts = any(p.state == "starting" for p in status.processes)  # that slows all others down

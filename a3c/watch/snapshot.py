@@ -270,6 +270,11 @@ def seconds_to_end(status: Status) -> float | None:
     return seconds if 0 <= seconds < 100 * _FAR_S else None
 
 
+def fresh_s(interval_s: float) -> float:
+    """The age up to which the newest row of metrics is news, by the interval of the rows."""
+    return max(15.0, 5 * interval_s)
+
+
 def roughly(seconds: float) -> str:
     """A duration that is only an estimate."""
     step = 5 if seconds < 60 else 60 if seconds < 3600 else 600

@@ -25,9 +25,8 @@ from a3c.run.checkpoint import Manifest
 from a3c.run.rows import Row
 from a3c.run.rundir import RunDir
 from a3c.watch import alerts
-from a3c.watch.snapshot import LIVE_STATES, CheckpointStatus, ProcessStatus, Status
+from a3c.watch.snapshot import LIVE_STATES, CheckpointStatus, ProcessStatus, Status, fresh_s
 
-_FIRST_RECORD_S = 30.0  # from config.json to the first process's record
 _MAX_EPISODES_BYTES = 1 << 26  # of the chief's file; games aren't counted in a larger one
 _FULL_MB = 0.5
 _LOW_MB = 100.0
@@ -100,11 +99,11 @@ class Reader:
             for task in range(count):
                 name = f"{role}-{task}"
                 found.setdefault(name, ProcessStatus(name, role, task, "waiting"))
-        games = self._count_games()
+        games, limit_s = self._count_games(), fresh_s(config.run.log_interval_s)
         for name, p in found.items():
             if p.role == "worker":
                 row = (self._rows(name) or [{}])[-1]
-                is_news = p.pid is not None and _is_recent(row, config, now)
+                is_news = p.pid is not None and now - _number(row, "time") <= limit_s
                 speed = row.get("worker/env_steps_per_s") if is_news else None
                 played = None if games is None else games[p.task]
                 found[name] = dataclasses.replace(p, env_steps_per_s=speed, episodes=played)
@@ -141,10 +140,10 @@ class Reader:
         workers = [row for name, row in latest.items() if name.startswith("worker-")]
         cluster = next((row for row in reversed(self._rows(CHIEF)) if "wall_s" in row), {})
         has_news = bool(cluster) and _number(cluster, "time") >= started_at
-        is_new = now - started_at < _FIRST_RECORD_S
+        is_new = now - started_at < process_records.FIRST_RECORD_S
         state = run_state(members, summary.get("state"), has_news=has_news, is_new=is_new)
         is_live = state in LIVE_STATES
-        is_news = is_live and _is_recent(cluster, config, now)
+        is_news = is_live and now - _number(cluster, "time") <= fresh_s(config.run.log_interval_s)
         end = {} if is_live else summary
         steps_per_s = cluster.get("cluster/env_steps_per_s") if is_news else None
         if not is_live:
@@ -210,10 +209,6 @@ def _disk_trouble(path: Path) -> str | None:
         if room.free_mb < _LOW_MB:
             return f"the disk of {path.name} has {room.free_mb:,.0f} MB left"
     return None
-
-
-def _is_recent(row: Row, config: Config, now: float) -> bool:
-    return now - _number(row, "time") <= max(15.0, 5 * config.run.log_interval_s)
 
 
 def _number(row: Row, key: str) -> float:

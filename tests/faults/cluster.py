@@ -148,8 +148,7 @@ class Cluster:
 
     def newest_checkpoint_step(self) -> int:
         """The step of the newest checkpoint; 0 before the first one."""
-        steps = checkpoint.steps(self.run.checkpoints)
-        return int(steps[-1].name) if steps else 0
+        return max(checkpoint.by_step(self.run.checkpoints), default=0)
 
     def wait_for_checkpoint(self) -> None:
         newest = self.newest_checkpoint_step()
