@@ -12,7 +12,7 @@ from tests.fake_runs import live_run
 from tests.runs import call
 
 # Programs that the plan of a run starts, by name: there is no import, so no cycle.
-PROGRAMS = {"a3c.launch.board", "a3c.hosts.near_end"}
+PROGRAMS = {"a3c.launch.tensorboard_server", "a3c.hosts.near_end"}
 
 # What light programs must not import, in a folder with a run.
 LIGHT = [

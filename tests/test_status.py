@@ -19,6 +19,7 @@ import launch_cluster
 from a3c.errors import UserError
 from a3c.launch import run_summary, verbs
 from a3c.run import rundir
+from a3c.run.metrics import JsonlSink
 from a3c.run.rundir import RunDir
 from a3c.watch import dashboard, status
 from a3c.watch.snapshot import lines
@@ -48,6 +49,21 @@ def pole(tmp_path: Path, state: str = "running", workers: int = 1, **changes: An
     for name in ("ps-0", *(f"worker-{i}" for i in range(workers))):
         made.process(name, state)
     return made
+
+
+def test_games_that_were_rolled_back_do_not_count(tmp_path: Path) -> None:
+    made = pole(tmp_path, workers=2)
+    reader = status.Reader(made.run)
+    sink = JsonlSink(made.run.metrics("episodes"))
+    for write, counts in (
+        (lambda: sink.restart(0, ps_life=1, episodes=0), (0, 0)),
+        (lambda: [sink.write(n, {"worker": n % 2, "return": 1.0}) for n in range(1, 6)], (2, 3)),
+        (lambda: sink.restart(3, ps_life=2, episodes=3), (1, 2)),
+        (lambda: sink.write(4, {"worker": 0, "return": 1.0}), (2, 2)),
+    ):
+        write()
+        for found in (reader.read(), status.read(made.run)):
+            assert [p.episodes for p in found.processes if p.role == "worker"] == list(counts)
 
 
 def test_a_reused_pid_is_not_taken_for_the_process(tmp_path: Path) -> None:

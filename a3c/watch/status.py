@@ -6,10 +6,12 @@ neither TensorFlow nor rich nor libtmux, and psutil only to measure CPU and memo
 
 import contextlib
 import dataclasses
+import math
 import re
 import time
-from collections import Counter
-from collections.abc import Iterable, Sequence
+from array import array
+from collections import defaultdict
+from collections.abc import Iterable, Mapping, Sequence
 from datetime import datetime
 from pathlib import Path
 from typing import Any
@@ -28,6 +30,7 @@ from a3c.watch import alerts
 from a3c.watch.snapshot import LIVE_STATES, CheckpointStatus, ProcessStatus, Status, fresh_s
 
 _MAX_EPISODES_BYTES = 1 << 26  # of the chief's file; games aren't counted in a larger one
+_GAME = re.compile(rb'"env_steps":\s*(\d{1,18})\b.*"worker":\s*(\d+)')
 _FULL_MB = 0.5
 _LOW_MB = 100.0
 
@@ -44,7 +47,7 @@ class Reader:
         self._run = run
         self._cache = rows.Cache()
         self._episodes = rows.RowFollower(run.metrics("episodes"))
-        self._games: Counter[int] = Counter()  # by worker
+        self._games: defaultdict[int, array[int]] = defaultdict(lambda: array("q"))
         self._sampler = Sampler()
 
     def read(self, *, usage: bool = False) -> Status:
@@ -99,13 +102,13 @@ class Reader:
             for task in range(count):
                 name = f"{role}-{task}"
                 found.setdefault(name, ProcessStatus(name, role, task, "waiting"))
-        games, limit_s = self._count_games(), fresh_s(config.run.log_interval_s)
+        games, limit_s = self._read_games(), fresh_s(config.run.log_interval_s)
         for name, p in found.items():
             if p.role == "worker":
                 row = (self._rows(name) or [{}])[-1]
                 is_news = p.pid is not None and now - _number(row, "time") <= limit_s
                 speed = row.get("worker/env_steps_per_s") if is_news else None
-                played = None if games is None else games[p.task]
+                played = None if games is None else len(games[p.task])
                 found[name] = dataclasses.replace(p, env_steps_per_s=speed, episodes=played)
         order = {"ps": 0, "worker": 1}
         return sorted(found.values(), key=lambda p: (order.get(p.role, 2), p.role, p.task, p.name))
@@ -113,8 +116,11 @@ class Reader:
     def _rows(self, name: str) -> list[Row]:
         return self._cache.get(rows.last_rows, self._run.metrics(name)) or []
 
-    def _count_games(self) -> Counter[int] | None:
-        """Each worker's games in the chief's file; None if the file is missing or too large."""
+    def _read_games(self) -> Mapping[int, "array[int]"] | None:
+        """The env steps at which each worker's games ended, without those that were rolled back.
+
+        They are in the chief's file; None if that is missing or too large.
+        """
         try:
             size = self._run.metrics("episodes").stat().st_size
         except OSError:
@@ -122,8 +128,12 @@ class Reader:
         if not self._games and size > _MAX_EPISODES_BYTES:
             return None
         for line in self._episodes.lines():
-            if worker := re.search(rb'"worker":\s*(\d+)', line):
-                self._games[int(worker[1])] += 1
+            if game := _GAME.search(line):  # without a parser: there may be a million games
+                self._games[int(game[2])].append(int(game[1]))
+            elif (mark := rows.parse_row(line) or {}).get("event") == "attached":
+                last = mark.get("env_steps", math.inf)
+                for worker, ends in self._games.items():
+                    self._games[worker] = array("q", (end for end in ends if end <= last))
         return self._games
 
     def _compose(
