@@ -50,7 +50,7 @@ check: setup ## lint, formatting, types
 next: ## test the newest libraries that pyproject allows, in .venv-next; ARGS=--beyond: newer ones too
 	$(PYTHON) -m venv --clear .venv-next
 	.venv-next/bin/python -m pip install --quiet --no-compile --disable-pip-version-check \
-		$$($(PYTHON) tests/newest.py $(ARGS))
+		$$($(PYTHON) .ci/newest.py $(ARGS))
 	-.venv-next/bin/python -m pip freeze | diff requirements.lock - # versions newer than the lock
 	.venv-next/bin/python launch_cluster.py --env-id CartPole-v1 --mode child --workers 1 \
 		--max-env-steps 4000 --evaluation-episodes 2 --run-dir .venv-next/run

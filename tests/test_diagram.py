@@ -41,18 +41,6 @@ def sources(rows: list[LayerRow]) -> dict[str, tuple[str, ...]]:
     return {row.name: row.sources for row in rows}
 
 
-def test_rows_count_every_parameter_once() -> None:
-    rows = table(VECTOR, hidden_sizes=(8,), lstm_size=4, network="mlp-lstm")
-    assert {row.name: row.num_parameters for row in rows} == {
-        "observation": 0,
-        "hidden1": (4 + 1) * 8,
-        "lstm": (8 + 4 + 1) * 16,
-        "policy": (4 + 1) * 2,
-        "policy/log_deviation": 2,
-        "value": 4 + 1,
-    }
-
-
 def test_sources_follow_the_graph() -> None:
     residual = sources(table(VECTOR, Discrete(2), own_network.build))
     assert (residual["block1"], residual["block2_in"]) == (("input", "block1_out"), ("block1",))

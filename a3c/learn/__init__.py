@@ -1,6 +1,6 @@
 """The algorithm, asynchronous advantage actor-critic (Mnih et al. 2016). Read in this order:
 
-1. `learner.py`, `Learner.pushes`: the update on one screen. A gradient, a push, the newest weights.
+1. `learner.py`, `Learner.train`: the loop, and `Learner.pushes`: the update on one screen.
 2. `rollout.py`: play T steps with fixed weights.
 3. `returns.py`: from rewards and values to advantages and returns.
 4. `losses.py`: the loss of a minibatch.

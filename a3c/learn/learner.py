@@ -1,4 +1,4 @@
-"""The update on one screen: `Learner.pushes`."""
+"""The algorithm: `Learner.train` is the loop, `Learner.pushes` the update on one screen."""
 
 import logging
 from collections import deque
@@ -11,7 +11,7 @@ from a3c.config import Config
 from a3c.learn import schedules
 from a3c.learn.agent import Agent, Batch, Gradient
 from a3c.learn.returns import NO_UPDATE, NUM_OF_RETURNS, gae, moments_update, normalize
-from a3c.learn.rollout import FixedStepReturns, Rollout, Stopwatch
+from a3c.learn.rollout import FixedStepReturns, Player, Rollout, Stopwatch
 from a3c.server.exchange import Push, Reply
 from a3c.server.optimizers import OwnStatistics
 from a3c.server.store import Store
@@ -51,6 +51,30 @@ class Learner:
         self.reply = store.pull()
         self._last_step = np.zeros_like(self.reply.parameters)  # change of each weight by a step
         self._load(self.reply)
+
+    def train(self, player: Player) -> Iterator[tuple[Rollout, Update]]:
+        """Play a rollout, load the newest weights, push gradients; until the player stops."""
+        for rollout in player.rollouts():
+            yield rollout, self.update(rollout)
+
+    def update(self, rollout: Rollout) -> Update:
+        """Learn from one rollout; afterwards the agent has the newest weights."""
+        self._overwrite_if_solved(rollout)
+        if self._config.learning.ratio_limit:
+            # The ratio corrects for the older weights that played. Without it the first gradient
+            # belongs to the weights that played.
+            self.refresh()
+        gradients = list(self.pushes(rollout))
+        if not gradients:  # no sample was complete
+            return Update(self.refresh(), True, 0, {})
+        rows = [{**each.parts, "train/gradient_norm": each.norm} for each in gradients]
+        metrics = {name: float(np.mean([row[name] for row in rows])) for name in rows[0]}
+        metrics["train/staleness"] = self._staleness
+        metrics |= {f"train/{name}": value for name, value in self._annealed._asdict().items()}
+        if not self._config.learning.ratio_limit:
+            del metrics["train/ratio_limit"]
+        pushed = all(gradient.is_finite for gradient in gradients)
+        return Update(self.reply, pushed, len(gradients), metrics)
 
     def pushes(self, rollout: Rollout) -> Iterator[Gradient]:
         """The update of Mnih et al. 2016, algorithm S3, for each minibatch of a rollout.
@@ -149,11 +173,10 @@ class Learner:
             steps += self.reply.stepped
         return steps
 
-    def update(self, rollout: Rollout) -> Update:
-        """Learn from one rollout; afterwards the agent has the newest weights."""
-        run = self._config.run
+    def _overwrite_if_solved(self, rollout: Rollout) -> None:
+        """Replace the weights on the ps by this worker's, if its last games reach the goal."""
+        run, last = self._config.run, self._returns
         if run.push_winner and run.stop_at_return is not None:
-            last = self._returns
             last.extend(episode.episode_return for episode in rollout.episodes)
             if len(last) == last.maxlen and np.mean(last) >= run.stop_at_return:
                 last.clear()
@@ -161,21 +184,6 @@ class Learner:
                 log.info(
                     "the last games of this worker reach the goal: the ps take over its weights"
                 )
-        if self._config.learning.ratio_limit:
-            # The ratio corrects for the older weights that played. Without it the first gradient
-            # belongs to the weights that played.
-            self.refresh()
-        gradients = list(self.pushes(rollout))
-        if not gradients:  # no sample was complete
-            return Update(self.refresh(), True, 0, {})
-        rows = [{**each.parts, "train/gradient_norm": each.norm} for each in gradients]
-        metrics = {name: float(np.mean([row[name] for row in rows])) for name in rows[0]}
-        metrics["train/staleness"] = self._staleness
-        metrics |= {f"train/{name}": value for name, value in self._annealed._asdict().items()}
-        if not self._config.learning.ratio_limit:
-            del metrics["train/ratio_limit"]
-        pushed = all(gradient.is_finite for gradient in gradients)
-        return Update(self.reply, pushed, len(gradients), metrics)
 
     def refresh(self) -> Reply:
         return self._load(self._store.pull())

@@ -171,10 +171,10 @@ class Worker:
         self._stopwatch.lap("start")
         self._stopwatch.take()
         if not self._is_over(reason := self._judge()):
-            for rollout in player.rollouts():
-                update = self._learner.update(rollout)
+            for rollout, update in self._learner.train(player):
                 self._heartbeat.beat()
-                self._record(rollout, update)
+                for listen in (self._report, self._limit_drops, self._log, self._show):
+                    listen(rollout, update)
                 self._stopwatch.lap("other")
                 if self._is_over(reason := self._judge()):
                     break
@@ -182,14 +182,9 @@ class Worker:
         self._write_row()
         return reason
 
-    def _record(self, rollout: Rollout, update: Update) -> None:
-        """Report games to the chief, write a row if one is due, and log what was asked for.
-
-        Raises UnplayableError after too many dropped rollouts in a row, because a restart can't
-        help then, or FatalError where the weights on the ps are lost.
-        """
-        run, at = self._config.run, update.reply.global_step
-        me = self._task.index
+    def _report(self, rollout: Rollout, update: Update) -> None:
+        """Report games to the chief, and write a row of metrics if one is due."""
+        me, at = self._task.index, update.reply.global_step
         self._reports += [(me, g.episode_return, g.length, at) for g in rollout.episodes]
         if time.monotonic() - self._reported_at >= REPORT_INTERVAL_S:
             self._send_reports()
@@ -197,6 +192,11 @@ class Worker:
         self._tracker.add(update.metrics, *played, update.num_pushes, rollout.info)
         self._write_row_if_due()
 
+    def _limit_drops(self, rollout: Rollout, update: Update) -> None:
+        """Raise UnplayableError after too many dropped rollouts in a row: a restart can't help.
+
+        It is a FatalError where the weights on the ps are lost.
+        """
         # With `return_steps` a rollout may only wait for its returns.
         is_learned = update.pushed and update.num_pushes > 0
         self._dropped_in_a_row = 0 if is_learned else self._dropped_in_a_row + (not update.pushed)
@@ -213,6 +213,9 @@ class Worker:
                 "--max-dropped-rollouts sets the limit"
             )
 
+    def _log(self, rollout: Rollout, _update: Update) -> None:
+        """Log what the settings ask for: games, the policy, and numbers that info lacks."""
+        run = self._config.run
         self._missing_info -= {name for name, values in rollout.info.items() if values}
         if rollout.episodes and self._missing_info:
             names = ", ".join(sorted(self._missing_info))
@@ -226,8 +229,10 @@ class Worker:
             if self._env_steps % run.log_policy_every == 0:
                 shown = self._policy.shown(rollout.policy_parameters[t, 0])
                 log.info("step %d: policy %s  V %.3f", self._env_steps, shown, rollout.values[t, 0])
+
+    def _show(self, rollout: Rollout, update: Update) -> None:
         if self._pictures:
-            self._pictures.offer(at, rollout.observations)
+            self._pictures.offer(update.reply.global_step, rollout.observations)
 
     def _send_reports(self) -> None:
         self._reported_at = time.monotonic()
