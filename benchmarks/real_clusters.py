@@ -121,11 +121,10 @@ def train(preset: str, workers: int, seed: int, flags: Sequence[str]) -> Run:
 
 
 def run_cluster(config: Config, run_dir: Path) -> None:
-    """Be the parent of a cluster until ps and chief have ended; SystemExit where a process fails.
+    """Run a cluster until ps and chief exit; SystemExit where a process fails.
 
-    A process that asks for it by its exit code is started again, as its keeper would do: under
-    heavy load a connection may break, and a ps refuses the repeated call. A worker that is late for
-    the end has nobody to talk to, and is ended, as the launcher does.
+    Workers that are left or start after that are killed. A process that exits with 75 is started
+    again at once: under heavy load a connection may break, and a ps refuses the repeated call.
     """
     (run_dir / "logs").mkdir(parents=True)
     ports = [f"127.0.0.1:{port}" for port in free_ports(config.cluster.workers + 1)]

@@ -55,11 +55,16 @@ def test_games_that_were_rolled_back_do_not_count(tmp_path: Path) -> None:
     made = pole(tmp_path, workers=2)
     reader = status.Reader(made.run)
     sink = JsonlSink(made.run.metrics("episodes"))
+
+    def games(*steps: int) -> None:
+        for step in steps:
+            sink.write(step, {"worker": step % 2, "return": 1.0})
+
     for write, counts in (
         (lambda: sink.restart(0, ps_life=1, episodes=0), (0, 0)),
-        (lambda: [sink.write(n, {"worker": n % 2, "return": 1.0}) for n in range(1, 6)], (2, 3)),
+        (lambda: games(1, 2, 3, 4, 5), (2, 3)),
         (lambda: sink.restart(3, ps_life=2, episodes=3), (1, 2)),
-        (lambda: sink.write(4, {"worker": 0, "return": 1.0}), (2, 2)),
+        (lambda: games(4), (2, 2)),
     ):
         write()
         for found in (reader.read(), status.read(made.run)):

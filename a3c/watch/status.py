@@ -59,8 +59,9 @@ class Reader:
         records = [self._cache.get(process_records.read_record, path) for path in paths]
         pairs = zip(paths, records, strict=True)
         damaged = [f"processes/{path.name}" for path, record in pairs if record is None]
-        summary = self._cache.get(_read_summary, run.summary)
-        if summary is None and run.summary.exists():
+        end = self._cache.get(lambda path: rows.parse_row(path.read_bytes()), run.summary) or {}
+        summary = end if end.get("state") in ENDED_STATES else {}
+        if not summary and run.summary.exists():
             damaged.append(run.summary.name)
         members = self._members(*settings, filter(None, records), now)
         more: dict[str, Any] = {"damaged": tuple(damaged)}
@@ -75,7 +76,7 @@ class Reader:
             }
             more["exposed"] = tuple(server for server, own in is_private.items() if not own)
             more["is_isolated"] = not more["exposed"] if is_private else None
-        status = self._compose(*settings, members, summary or {}, now)
+        status = self._compose(*settings, members, summary, now)
         status = dataclasses.replace(status, **more)
         return dataclasses.replace(status, warnings=tuple(alerts.of(status)))
 
@@ -201,11 +202,6 @@ def _read_settings(path: Path) -> tuple[Config, float]:
     """The configuration of a run, and when it was last started or resumed, or else 0."""
     config = rundir.read_config(RunDir(path.parent))
     return config, _number(rows.parse_row(path.read_bytes()) or {}, "started_at")
-
-
-def _read_summary(path: Path) -> Row | None:
-    row = rows.parse_row(path.read_bytes())
-    return row if row and row.get("state") in ENDED_STATES else None
 
 
 def _disk_trouble(path: Path) -> str | None:
