@@ -114,9 +114,7 @@ class FakeRun:
         row |= {"train/staleness": 1.5, "drops/rollouts": 0, "drops/reports": 0}
         return row | changes
 
-    def chief_row(
-        self, env_steps: int, age_s: float, mean: float, **changes: Any
-    ) -> dict[str, Any]:
+    def chief_row(self, env_steps: int, age_s: float, mean: float, **more: Any) -> dict[str, Any]:
         row = self.worker_row(env_steps, age_s) | {
             "cluster/episodes": 100 + env_steps // 900,
             "cluster/env_steps_per_s": 1150.0,
@@ -125,7 +123,7 @@ class FakeRun:
             "cluster/mean_return_100": mean,
             "wall_s": self.now - age_s - self.started_at,
         }
-        return row | changes
+        return row | more
 
     def checkpoint(self, step: int, age_s: float, **changes: Any) -> Path:
         now = {"wall_s": self.now - self.started_at, "written_at": self.now - age_s}

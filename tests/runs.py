@@ -78,11 +78,9 @@ def started(*commands: Sequence[str], **settings: Any) -> Iterator[list[subproce
 
 
 @contextlib.contextmanager
-def running(
-    run_dir: Path, *arguments: str, prefix: Sequence[str] = ()
-) -> Iterator[subprocess.Popen[str]]:
+def running(path: Path, *flags: str, prefix: Sequence[str] = ()) -> Iterator[subprocess.Popen[str]]:
     """A running launcher; all remaining processes of the run are killed on exit."""
-    with started([*prefix, *launcher(*CARTPOLE, "--run-dir", str(run_dir), *arguments)]) as (one,):
+    with started([*prefix, *launcher(*CARTPOLE, "--run-dir", str(path), *flags)]) as (one,):
         yield one
 
 

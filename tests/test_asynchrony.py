@@ -5,6 +5,7 @@ import shutil
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -43,24 +44,21 @@ def test_staleness_grows_with_workers_unless_they_share_a_step() -> None:
     assert 1 < stale(16) < 2.5
 
 
-def test_the_same_seed_gives_the_same_simulated_run() -> None:
-    settings = config(
-        env_id="CartPole-v1", network="mlp", hidden_sizes=[8], workers=3, max_env_steps=2000
-    )
-    first, second = (Simulation(settings).run() for _ in range(2))
-    kept = ("env_steps", "staleness", "updates", "virtual_s", "mean_return_100")
-    assert [getattr(first, name) for name in kept] == [getattr(second, name) for name in kept]
-
-
 needs_cc = pytest.mark.skipif(shutil.which("cc") is None, reason="there is no C compiler")
 SHORT = ["--preset=pendulum", "--workers=16", "--seed=7", "--max-env-steps=4000"]
+SMALL = {"env_id": "CartPole-v1", "network": "mlp", "hidden_sizes": [8], "max_env_steps": 4000}
 
 
-@needs_cc
-def test_a_seed_determines_the_whole_run_in_c() -> None:
-    first, second = (asynchrony_in_c.simulated(SHORT) for _ in range(2))
-    kept = ("env_steps", "staleness", "updates", "mean_return_100")
-    assert [first[name] for name in kept] == [second[name] for name in kept]
+@pytest.mark.parametrize("language", ["Python", pytest.param("C", marks=needs_cc)])
+def test_a_seed_determines_the_whole_simulated_run(language: str) -> None:
+    def run() -> dict[str, Any]:
+        if language == "C":
+            return asynchrony_in_c.simulated(SHORT)
+        return Simulation(config(workers=3, **SMALL)).run()._asdict()
+
+    first, second = run(), run()
+    for name in ("env_steps", "staleness", "updates", "virtual_s", "mean_return_100"):
+        assert first.get(name) == second.get(name)
     assert 4000 <= first["env_steps"] < 4100
 
 
@@ -104,16 +102,11 @@ def learnt_in_c(settings: Config, given: list[np.ndarray], rollouts: int) -> np.
 
 @needs_cc
 @pytest.mark.parametrize(
-    "flags",
-    [
-        ["--preset=cartpole"],
-        ["--preset=acrobot"],
-        ["--preset=pendulum"],
-        ["--preset=cartpole", "--ratio-limit=0", "--epochs=1"],
-    ],
+    "flags", ["cartpole", "acrobot", "pendulum", "cartpole --ratio-limit=0 --epochs=1"]
 )
-def test_the_program_in_c_learns_what_the_cluster_learns_from_rollouts(flags: list[str]) -> None:
-    settings, _ = parse_config([*flags, "--workers=3", "--minibatches=1"], "", "")
+def test_the_program_in_c_learns_what_the_cluster_learns_from_rollouts(flags: str) -> None:
+    words = f"--preset={flags} --workers=3 --minibatches=1".split()
+    settings, _ = parse_config(words, "", "")
     simulation = Simulation(settings)
     plays = [(learner, player.rollouts()) for learner, player in simulation.workers]
     given = [in_c(simulation.parameters())]

@@ -1,4 +1,4 @@
-"""Every benchmark runs for some seconds; the figures measured here mean nothing."""
+"""Benchmarks run for seconds, to meaningless figures; the scale model fits sums by hand."""
 
 import os
 import shlex
@@ -10,7 +10,8 @@ from pathlib import Path
 import pytest
 
 from a3c.run.rundir import REPOSITORY
-from benchmarks import machine, pair, turns
+from benchmarks import machine, pair, scale_model, scale_solve, turns
+from benchmarks.scale_queues import Costs, Shape, Simulation
 from tests.faults import simulated_network
 from tests.runs import assert_ends_with_its_family, call
 
@@ -74,20 +75,15 @@ def test_chaos_that_is_ended_leaves_no_disk_and_no_process(tmp_path: Path) -> No
 
 
 @pytest.mark.parametrize(
-    ("words", "said"),
-    [
-        ("floor_process", "floor_process COUNTS.jsonl FLAGS"),
-        ("floor_process --help", "floor_process COUNTS.jsonl FLAGS"),
-        ("pusher 9 9", "pusher PARAMETERS PAUSE_MS COUNTS-0.jsonl"),
-        ("pusher --help", "pusher PARAMETERS PAUSE_MS COUNTS-0.jsonl"),
-    ],
+    "words", ["floor_process", "floor_process --help", "pusher 9 9", "pusher --help"]
 )
-def test_processes_of_benchmarks_say_their_arguments(words: str, said: str, tmp_path: Path) -> None:
+def test_processes_of_benchmarks_say_their_arguments(words: str, tmp_path: Path) -> None:
+    counts = {"floor": "COUNTS.jsonl FLAGS"}.get(words[:5], "PARAMETERS PAUSE_MS COUNTS-0.jsonl")
     environment = os.environ | {"PYTHONPATH": str(REPOSITORY)}
     command = [sys.executable, "-X", "importtime", "-m", *f"benchmarks.{words}".split()]
     ended = call(*command, cwd=tmp_path, env=environment, timeout=60)
     assert ended.returncode == 1
-    assert f"python -m benchmarks.{said}" in ended.stderr
+    assert f"python -m benchmarks.{words.split()[0]} {counts}" in ended.stderr
     assert "Traceback" not in ended.stderr
     assert "tensorflow" not in ended.stderr  # among what was imported
     assert not [*tmp_path.iterdir()]
@@ -124,3 +120,51 @@ def test_a_rate_is_that_of_whole_rollouts_not_of_a_freeze_before(tmp_path: Path)
     path.write_text("".join(f'{{"time": {t}, "env_steps": {n}}}\n' for t, n in rows))
     assert turns.rate_between(path, 40.5, 46.0) == pytest.approx(100)
     assert turns.rate_between(path, 41.5, 45.5) == pytest.approx(100)
+
+
+COSTS = Costs(play_ms=80.0, worker_ms=5.0, ps_ms=5.0, ps_fixed_ms=1.0, wire_bytes=2.5e6)
+FAST = 1e9  # Mbit/s
+SCALES = {  # shape, updates a second, staleness, what limits it
+    "one worker never waits": (Shape(1, 1, FAST), 1000 / (80 + 5 + 5), 0, "workers"),
+    "few workers add up": (Shape(4, 1, FAST), 4000 / 90, 3, "workers"),
+    "a ps is limited by its core": (Shape(64, 1, FAST), 1000 / 5, 63, "ps"),
+    "more ps divide all but the fixed cost": (Shape(256, 4, FAST), 1000 / (1 + 4 / 4), 255, "ps"),
+    "a slow link": (Shape(64, 1, 1000.0), 1e9 / 8 / 2.5e6, 63, "link"),
+    "workers that share a core": (Shape(64, 8, FAST, one_core=True), 1000 / 5, 63, "workers"),
+}
+
+
+@pytest.mark.parametrize("case", SCALES)
+def test_throughput_staleness_and_limit_are_those_worked_out_by_hand(case: str) -> None:
+    shape, rate, staleness, limit = SCALES[case]
+    found = Simulation(shape, COSTS).run()
+    assert found.updates_per_s == pytest.approx(rate, rel=0.06 if shape.workers == 4 else 0.02)
+    assert found.staleness == pytest.approx(staleness, abs=0.2 if shape.workers < 5 else 1)
+    assert found.limit == limit
+
+
+def test_the_time_to_solve_stops_falling_where_learning_needs_more_than_workers_bring() -> None:
+    learned = {False: {1: 1.0, 64: 1.0, 256: 8.0}, True: {256: 8.0}}
+    found = scale_solve.points(learned, env_steps=700_000, env_steps_per_s=945.0)
+    wall = {
+        (p.ps, p.hosts, p.workers, p.learning): p.wall_s
+        for p in found
+        if p.link_mbit_s > 1e3 and p.smallest_push == scale_solve.SMALL
+    }
+    same, worse = scale_solve.SAME, scale_solve.CARTPOLE
+    assert wall[1, 0, 256, same] < 1.05 * wall[1, 0, 64, same]
+    assert wall[1, 0, 256, worse] > 3 * wall[1, 0, 64, worse]
+    assert (1, 0, 32, worse) not in wall
+
+
+def test_no_part_of_a_cluster_is_busy_for_longer_than_the_run() -> None:
+    for link in (FAST, 1000.0):
+        found = Simulation(Shape(1024, 1, link), COSTS).run()
+        assert 0.9 < max(found.ps_load, found.link_load) <= 1
+        assert min(found.ps_load, found.link_load) <= 1
+
+
+def test_the_cost_of_a_small_network_was_measured_with_small_networks() -> None:
+    pong = scale_model.costs_of(scale_model.PARAMETERS["pong"], 40.0)
+    assert pong.ps_ms == pytest.approx((0.31 + 0.363) / 2)
+    assert pong.ps_fixed_ms == pytest.approx(0.27, abs=0.01)

@@ -64,9 +64,7 @@ def test_help_shows_defaults_and_the_values_of_the_chosen_preset(capsys: Out) ->
     assert "multiply rewards by this before clipping" in help_of("--help-all")
 
 
-def test_a_bare_start_says_what_it_trains_and_hints_cartpole(
-    monkeypatch: Patch, caplog: Log
-) -> None:
+def test_a_bare_start_says_its_game_and_hints_cartpole(monkeypatch: Patch, caplog: Log) -> None:
     def refuse(*_: object) -> None:
         raise UserError("it goes no further here")
 

@@ -138,9 +138,7 @@ def test_after_a_lucky_window_a_new_one_is_needed(tmp_path: Path, caplog: Log) -
     assert tick(chief) == "solved"
 
 
-def test_the_last_games_of_one_worker_may_start_those_that_count(
-    tmp_path: Path, caplog: Log
-) -> None:
+def test_last_games_of_one_worker_may_start_those_that_count(tmp_path: Path, caplog: Log) -> None:
     caplog.set_level("INFO")
     store, scored = ReportingStore(), Scored(49.0)
     chief = chief_of(store, tmp_path, scored, stop_worker_games=3)
@@ -188,9 +186,7 @@ def test_a_run_ends_after_its_wall_time_of_training(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(("mean", "reason"), [(49.0, "max_env_steps"), (51.0, "solved")])
-def test_games_in_play_at_the_end_decide_its_reason(
-    tmp_path: Path, mean: float, reason: str
-) -> None:
+def test_games_in_play_at_the_end_make_its_reason(tmp_path: Path, mean: float, reason: str) -> None:
     chief = chief_of(ReportingStore(), tmp_path, Scored(mean), max_env_steps=1000)
     assert tick(chief, *[51.0] * 100) == "max_env_steps"
     chief.end_run("max_env_steps", go_on)

@@ -20,6 +20,7 @@ from a3c.errors import RetryableError, UserError
 from a3c.process import process_records
 from a3c.process.environment import chosen_variables, process_environment
 from a3c.run.rundir import REPOSITORY, RunDir
+from tests import Patch
 from tests.fake_runs import configure
 from tests.runs import call
 
@@ -168,7 +169,7 @@ def test_waiting_for_a_peer_ends_on_request() -> None:
         topology.wait_for_peer("ps-0", f"127.0.0.1:{port}", 60, pause=lambda _: next(pauses))
 
 
-def test_a_connection_to_itself_is_no_peer(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_connection_to_itself_is_no_peer(monkeypatch: Patch) -> None:
     """The kernel may give a connection the very port that it wants to reach."""
     connect = socket.create_connection
 
@@ -208,7 +209,7 @@ def test_what_the_user_set_about_logging_and_onednn_stays() -> None:
     assert chosen_variables({**base, "PATH": "/bin"}) == base
 
 
-def test_a_plan_hands_on_what_the_user_set(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_a_plan_hands_on_what_the_user_set(monkeypatch: Patch, tmp_path: Path) -> None:
     monkeypatch.setenv("TF_ENABLE_ONEDNN_OPTS", "0")
     config = configure(workers=1)
     made = plan.make(config, RunDir(tmp_path), plan.choose_addresses(config))

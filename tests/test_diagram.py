@@ -30,10 +30,8 @@ BOX = Box(-1.0, 1.0, (2,), np.float32)
 CONFIG = NetworkConfig()
 
 
-def table(
-    space: Box, actions: Any = BOX, build: Any = model.build, **settings: Any
-) -> list[LayerRow]:
-    network = build(space, actions, dataclasses.replace(CONFIG, **settings))
+def table(space: Box, actions: Any = BOX, build: Any = model.build, **more: Any) -> list[LayerRow]:
+    network = build(space, actions, dataclasses.replace(CONFIG, **more))
     return diagram.layer_table(network, space)
 
 

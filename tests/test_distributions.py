@@ -29,8 +29,8 @@ BITS = MultiBinary([1, 3])
 POLICIES = [(DISCRETE, CLIP), (MULTI, CLIP), (BITS, CLIP), (BOX, CLIP), (BOX, SQUASH)]
 
 
-def samples(policy: Policy, parameters: Any, number: int = 20_000, seed: int = 3) -> np.ndarray:
-    rows = np.tile(f32(parameters), (number, 1))
+def samples(policy: Policy, parameters: Any, seed: int = 3) -> np.ndarray:
+    rows = np.tile(f32(parameters), (20_000, 1))
     return run(lambda: policy.sample(tf.constant(rows)), seed)
 
 
@@ -140,20 +140,16 @@ def test_gaussian_samples_have_the_mean_and_deviation_asked_for() -> None:
 
 
 @pytest.mark.parametrize("mean", [0.0, 0.5, -3.0])
-@pytest.mark.parametrize(
-    ("deviation", "tolerance"), [(0.1, 1e-4), (1.0, 1e-4), (3.0, 0.09), (30.0, 0.9)]
-)
-def test_squashed_entropy_is_near_the_integral(
-    mean: float, deviation: float, tolerance: float
-) -> None:
+@pytest.mark.parametrize(("scale", "off"), [(0.1, 1e-4), (1.0, 1e-4), (3.0, 0.09), (30.0, 0.9)])
+def test_squashed_entropy_is_near_the_integral(mean: float, scale: float, off: float) -> None:
     policy = for_space(Box(-3.0, 1.0, (1,), np.float64), SQUASH)
     z = np.linspace(-9, 9, 200_001)
     weights = np.exp(-0.5 * z**2) / np.sqrt(2 * np.pi) * (z[1] - z[0])
-    u = np.abs(mean + deviation * z)
+    u = np.abs(mean + scale * z)
     log_slope = 2 * (np.log(2) - u - np.log1p(np.exp(-2 * u))) + np.log(2.0)
-    expected = 0.5 * np.log(2 * np.pi * np.e) + np.log(deviation) + weights @ log_slope
-    _, estimate, *_ = numbers_of(policy, [[mean, math.log(deviation)]], [[0.0]])
-    assert estimate == pytest.approx(expected, abs=tolerance)
+    expected = 0.5 * np.log(2 * np.pi * np.e) + np.log(scale) + weights @ log_slope
+    _, estimate, *_ = numbers_of(policy, [[mean, math.log(scale)]], [[0.0]])
+    assert estimate == pytest.approx(expected, abs=off)
 
 
 def test_actions_stay_within_the_bounds_in_their_shape_and_dtype() -> None:
@@ -185,11 +181,10 @@ def test_bounds_that_leave_no_choice_keep_the_density_finite() -> None:
     np.testing.assert_array_equal(policy.to_env(f32([[0.3, 0.0]])), [[1.0, 0.5]])
 
 
-def head(config: NetworkConfig, space: Any = BOX) -> tuple[np.ndarray, dict[str, np.ndarray]]:
+def head(config: NetworkConfig) -> tuple[np.ndarray, dict[str, np.ndarray]]:
     def build() -> Any:
         features = tf.constant(np.random.default_rng(0).normal(size=(2, 3, 8)), tf.float32)
-        parameters = for_space(space, config).head(features)
-        return parameters, variables()
+        return for_space(BOX, config).head(features), variables()
 
     return run(build)
 
@@ -210,15 +205,12 @@ def test_deviations_are_one_variable_or_differ_by_state_around_their_start() -> 
     ("start", "sign", "expected"),
     [(9.0, 1, 1.0), (9.0, -1, 0.0), (-12.0, 1, 0.0), (-12.0, -1, -1.0), (0.0, 1, 1.0)],
 )
-def test_log_deviations_stay_in_their_range_or_return(
-    start: float, sign: int, expected: float
-) -> None:
+def test_log_deviations_stay_in_range_or_return(start: float, sign: int, expected: float) -> None:
     """Descending a loss of slope `sign`: a step further out is stopped, a step back in is not."""
 
     def build() -> Any:
-        parameters = for_space(BOX, NetworkConfig(initial_log_deviation=start)).head(
-            tf.zeros([1, 1, 4])
-        )
+        config = NetworkConfig(initial_log_deviation=start)
+        parameters = for_space(BOX, config).head(tf.zeros([1, 1, 4]))
         variable = variables()["policy/log_deviation"]
         return parameters[0, 0, 2], tf.gradients(sign * parameters[..., 2], variable)[0][0]
 
@@ -241,10 +233,8 @@ def played(policy: Policy, parameters: Any, actions: Any, epsilon: float) -> np.
 def test_what_is_played_is_drawn_from_a_mix_of_policy_and_random_actions(epsilon: float) -> None:
     logits = [0.5, -1.0, 2.0]
     by_policy = np.exp(log_softmax(np.array(logits)))
-    wanted = (1 - epsilon) * by_policy + epsilon / 3
-    np.testing.assert_allclose(
-        played(for_space(DISCRETE, CLIP), logits, [0, 1, 2], epsilon), wanted
-    )
+    found = played(for_space(DISCRETE, CLIP), logits, [0, 1, 2], epsilon)
+    np.testing.assert_allclose(found, (1 - epsilon) * by_policy + epsilon / 3)
     every = [(i, j) for i in range(2) for j in range(3)]
     of_pairs = played(for_space(MULTI, CLIP), [5.0, -5.0, 0, 0, 20.0], every, epsilon)
     assert of_pairs.sum() == pytest.approx(1.0, abs=1e-5)

@@ -154,9 +154,7 @@ def test_only_selected_actions_are_played_by_the_numbers_of_the_space() -> None:
     refusal("Echo-v0", "3 is none, they go from 4 to 6", actions=(5, 3), env_kwargs=given)
 
 
-def test_a_users_environment_is_found_in_the_current_folder(
-    tmp_path: Path, monkeypatch: Patch
-) -> None:
+def test_a_users_environment_is_found_in_this_folder(tmp_path: Path, monkeypatch: Patch) -> None:
     package = tmp_path / "someones"
     package.mkdir()
     (package / "world.py").write_text(

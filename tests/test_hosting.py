@@ -176,9 +176,7 @@ def test_a_remote_keeper_that_cannot_start_gives_the_reason(far: Far) -> None:
     assert "beta can't start worker-1: keeper: cannot write" in far.said.read_text()
 
 
-def test_half_a_line_from_a_host_or_a_missing_ssh_is_named(
-    tmp_path: Path, monkeypatch: Patch
-) -> None:
+def test_half_a_line_from_a_host_or_no_ssh_is_named(tmp_path: Path, monkeypatch: Patch) -> None:
     ssh = tmp_path / "ssh"
     ssh.write_text("#!/bin/sh\nprintf '{\"half'\nexec sleep 60\n")
     ssh.chmod(0o700)

@@ -17,6 +17,7 @@ from a3c.errors import UserError
 from a3c.net.network import Network, NetworkOutput
 from a3c.plot import diagram
 from a3c.server.optimizers import is_value_only
+from tests import Out, Patch
 from tests.runs import call_script
 
 ATARI = Box(0.0, 1.0, (84, 84, 4), np.float32)
@@ -210,9 +211,7 @@ def test_the_smallest_image_that_is_taken_is_the_smallest_that_fits(name: str) -
         model.NETWORKS[name].features(tf.zeros([1, 1, *too_small.shape]), None, TINY)
 
 
-def test_the_command_prints_and_draws_layers(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_model_py_prints_and_draws_layers(tmp_path: Path, monkeypatch: Patch, capsys: Out) -> None:
     own, pole = "examples.own_network:build", ("--preset=none", "--env-id=CartPole-v1", "--network")
     done = call_script("model.py", *pole, own, cwd=tmp_path, check=True)
     assert done.stderr == ""

@@ -49,8 +49,8 @@ def prepare(raw: np.ndarray, space: Box, statistics: Any = None) -> np.ndarray:
     return run(build)
 
 
-def rollout(space: Box, time: int = 2, batch: int = 3, seed: int = 0) -> np.ndarray:
-    rng = np.random.default_rng(seed)
+def rollout(space: Box, time: int = 2, batch: int = 3) -> np.ndarray:
+    rng = np.random.default_rng(0)
     shape = (time, batch, *space.shape)
     if space.dtype == np.uint8:
         return rng.integers(0, 256, shape, np.uint8)

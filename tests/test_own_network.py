@@ -11,6 +11,7 @@ from gymnasium.spaces import Box, Discrete
 import model
 from a3c.errors import UserError
 from a3c.learn import own_network
+from tests import Patch
 from tests.clusters import small_config
 
 SPACES = (Box(-1.0, 1.0, (3,)), Discrete(2))
@@ -39,7 +40,7 @@ DEF, RETURN, OUTPUT, HIDDEN = (
 
 
 @pytest.fixture(autouse=True)
-def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+def here(tmp_path: Path, monkeypatch: Patch) -> Path:
     """The current folder, empty; what is imported from it is forgotten."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(sys, "path", sys.path[:])

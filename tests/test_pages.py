@@ -6,8 +6,6 @@ import shlex
 from contextlib import closing
 from pathlib import Path
 
-import pytest
-
 from a3c.config.command_line import parse_config
 from a3c.config.options import OPTIONS
 from docs import pages
@@ -27,7 +25,7 @@ def test_the_page_of_options_has_each_with_its_default() -> None:
     assert widths == {3}
 
 
-def test_links_lead_to_what_is_copied(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_links_lead_to_what_is_copied(tmp_path: Path, monkeypatch: Patch) -> None:
     monkeypatch.setattr(pages, "PAGES", tmp_path)
     text = "[a](../presets) [b](../model.py#x) [c](launcher.md#y) [d](#z) [e](https://host/f)"
     assert pages.with_links("docs/page.md", text) == text.replace("presets", "presets/index.md")

@@ -34,9 +34,7 @@ for step in range(10**6):
 """
 
 
-def test_a_cluster_counts_once_all_workers_do_unless_frozen(
-    tmp_path: Path, monkeypatch: Patch
-) -> None:
+def test_a_cluster_counts_once_all_do_unless_frozen(tmp_path: Path, monkeypatch: Patch) -> None:
     counts = tmp_path / "counts.jsonl"
     command = [sys.executable, "-c", COUNT, str(counts)]
     one = Contestant("fake", command, [counts], output=tmp_path / "said.txt", workers=2)

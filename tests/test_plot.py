@@ -53,9 +53,7 @@ def is_drawn(path: Path) -> bool:
     return pixels.shape[:2] == (700, 1200) and float(pixels.std()) > 0.05
 
 
-def test_pictures_are_drawn_at_the_printed_paths_if_they_have_data(
-    tmp_path: Path, capsys: Out
-) -> None:
+def test_pictures_with_data_are_drawn_at_the_printed_paths(tmp_path: Path, capsys: Out) -> None:
     run = fake_run(tmp_path / "run")
     assert main([str(run)]) == 0
     said = capsys.readouterr().out.splitlines()

@@ -17,6 +17,7 @@ from a3c.launch.preflight import PROCESS_MB, Facts
 from a3c.process import process_records
 from a3c.run import rundir
 from a3c.run.rundir import Room, RunDir
+from tests import Out
 from tests.fake_runs import FakeRun, configure, dead
 from tests.full_disks import little_room
 
@@ -46,7 +47,7 @@ def test_a_window_without_a_display_is_only_a_warning() -> None:
     assert warned(PLENTY, render=True) == warned(nowhere) == []
 
 
-def test_patience_and_a_window_start_the_evaluator(capsys: pytest.CaptureFixture[str]) -> None:
+def test_patience_and_a_window_start_the_evaluator(capsys: Out) -> None:
     for flag in ("--patience=3", "--render"):
         assert launch_cluster.main(["--env-id", "CartPole-v1", "--dry-run", flag]) == 0
         shown = capsys.readouterr().out

@@ -82,9 +82,7 @@ def test_a_second_ctrl_c_ends_all_at_once(tmp_path: Path, monkeypatch: Patch) ->
     assert runs.everything_ended(path)
 
 
-def test_a_resumed_run_keeps_other_settings(
-    tmp_path: Path, monkeypatch: Patch, capsys: Out
-) -> None:
+def test_a_resume_keeps_other_settings(tmp_path: Path, monkeypatch: Patch, capsys: Out) -> None:
     monkeypatch.chdir(tmp_path)
     chosen = config(env_id="CartPole-v1", learning_rate=0.01, workers=1)
     rundir.create(tmp_path / "runs/mine", chosen, "cartpole", resume=False)

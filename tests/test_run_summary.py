@@ -63,27 +63,21 @@ def test_a_run_is_solved_if_its_last_checkpoint_reached_its_present_goal(
     assert summary_of(made, "state", "solved", "env_steps") == wanted
 
 
-def test_confirming_games_are_played_once(tmp_path: Path, monkeypatch: Patch) -> None:
+def test_no_script_runs_for_nothing(tmp_path: Path, monkeypatch: Patch, caplog: Log) -> None:
+    monkeypatch.setattr(run_summary, "REPOSITORY", tmp_path)  # without scripts
+    made = cartpole(tmp_path / "no games", max_env_steps=900, evaluation_episodes=0)
+    made.checkpoint(900, 1.0, reason="max_env_steps", episodes=0)
+    assert conclude(made) == EXIT_OK
+    assert summary_of(made, "state", "episodes") == ("done", 0)
+    assert "failed" not in caplog.text
     made = cartpole(tmp_path, stop_at_return=475)
     made.checkpoint(900, 20.0, reason="solved", evaluation=SCORES)
     (tmp_path / "plot.py").write_text("print('curve.png')")
-    monkeypatch.setattr(run_summary, "REPOSITORY", tmp_path)  # without an evaluate.py
     assert conclude(made) == EXIT_OK
     assert summary_of(made, "solved", "evaluation") == (True, SCORES)
 
 
-def test_no_curve_is_drawn_without_a_game(tmp_path: Path, monkeypatch: Patch, caplog: Log) -> None:
-    made = cartpole(tmp_path, max_env_steps=900, evaluation_episodes=0)
-    made.checkpoint(900, 1.0, reason="max_env_steps", episodes=0)
-    monkeypatch.setattr(run_summary, "REPOSITORY", tmp_path)  # without a plot.py
-    assert conclude(made) == EXIT_OK
-    assert summary_of(made, "state", "episodes") == ("done", 0)
-    assert "failed" not in caplog.text
-
-
-def test_a_signal_right_after_training_spares_the_summary(
-    tmp_path: Path, monkeypatch: Patch
-) -> None:
+def test_a_signal_after_training_spares_the_summary(tmp_path: Path, monkeypatch: Patch) -> None:
     made = cartpole(tmp_path, max_env_steps=900)
     made.checkpoint(900, 20.0, reason="max_env_steps")
     for name in ("ps-0", "worker-0"):
@@ -199,9 +193,7 @@ def test_a_mean_is_never_rounded_past_its_mark() -> None:
         assert mark is None or (float(shown) >= mark) == (mean >= mark)
 
 
-def test_a_deleted_run_is_not_offered_again(
-    tmp_path: Path, caplog: Log, monkeypatch: Patch
-) -> None:
+def test_no_deleted_run_is_offered_again(tmp_path: Path, caplog: Log, monkeypatch: Patch) -> None:
     made = cartpole(tmp_path)
     made.checkpoint(900, 20.0, reason="interrupted")
     newest = newest_valid(made.run.checkpoints)
@@ -257,9 +249,7 @@ def test_stop_ends_even_the_last_games(tmp_path: Path, python: Python, capsys: O
 
 
 @pytest.mark.parametrize("words", [["stop"], ["restart", "worker-1"], ["remove", "worker-1"]])
-def test_remote_processes_are_named_with_their_host(
-    tmp_path: Path, words: Any, capsys: Out
-) -> None:
+def test_remote_processes_are_named_by_their_host(tmp_path: Path, words: Any, capsys: Out) -> None:
     """As on a login node that shares the disk of the hosts."""
     made = cartpole(tmp_path, workers=2)
     made.process("worker-1", host="node7", child=dead(), keeper=dead())

@@ -103,14 +103,6 @@ def settings_of_pods() -> tuple[dict[str, str], int]:
     return literals, next(r["count"] for r in found["replicas"] if r["name"] == "worker")
 
 
-def pod_arguments(pod: str) -> list[str]:
-    """The arguments of a pod, as Kubernetes would put them in."""
-    env = settings_of_pods()[0] | {"POD_NAME": pod}
-    kind = pod.rpartition("-")[0]
-    container = manifests()[kind]["spec"]["template"]["spec"]["containers"][0]
-    return [re.sub(r"\$\((\w+)\)", lambda m: env[m[1]], word) for word in container["args"]]
-
-
 HOSTS = """
 ps = "beta"
 [[host]]
@@ -170,9 +162,12 @@ def test_the_compose_file_here_is_the_same_plan(same_plan: SamePlan) -> None:
 
 
 def test_pods_work_out_the_same_plan_from_their_names(same_plan: SamePlan) -> None:
-    service = manifests()["service"]["metadata"]["name"]
+    service, (env, _) = manifests()["service"]["metadata"]["name"], settings_of_pods()
     for name in ("ps-0", "worker-0", "worker-7", "worker-15"):
-        cast = same_plan(*pod_arguments(name))
+        env["POD_NAME"] = name
+        pod = manifests()[name.partition("-")[0]]["spec"]["template"]["spec"]
+        words = pod["containers"][0]["args"]  # in which Kubernetes puts variables
+        cast = same_plan(*(re.sub(r"\$\((\w+)\)", lambda m: env[m[1]], word) for word in words))
         host, port = split_address(cast[NAMES.index(name)]["address"])
         assert (host, port) == (f"{name}.{service}", 2222)
 

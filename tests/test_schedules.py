@@ -47,21 +47,15 @@ def test_every_schedule_is_linear_between_its_own_ends_and_stays_there() -> None
     assert schedules.after(config, 1000).epsilon == 0.01  # 0.55 + (0.01 - 0.55) is not
 
 
-@pytest.mark.parametrize(
-    ("setting", "window"),
-    [
-        ("epsilon_greedy", "epsilon_anneal"),
-        ("entropy_weight", "entropy_anneal"),
-        ("ratio_limit", "ratio_limit_anneal"),
-    ],
-)
-def test_a_schedule_may_have_a_window_of_its_own(setting: str, window: str) -> None:
+@pytest.mark.parametrize("name", ["epsilon", "entropy_weight", "ratio_limit"])
+def test_a_schedule_may_have_a_window_of_its_own(name: str) -> None:
+    setting = "epsilon_greedy" if name == "epsilon" else name
+    window = name.removesuffix("_weight") + "_anneal"
     own: dict[str, Any] = {setting: 1.0, f"{setting}_final": 0.0, f"{window}_steps": 200}
     own |= {"learning_rate": 1.0, "learning_rate_schedule": "linear"}
     config = make_config(anneal_start=100, **own)
 
     def values(config: Config, *steps: int) -> list[float]:
-        name = setting.removesuffix("_greedy")
         return [getattr(schedules.after(config, each), name) for each in steps]
 
     assert values(config, 100, 150, 200, 900) == [1.0, 0.5, 0.0, 0.0]
@@ -72,16 +66,14 @@ def test_a_schedule_may_have_a_window_of_its_own(setting: str, window: str) -> N
 
 @given(seed=st.integers(0, 2**31 - 1), low=st.floats(1e-9, 1.0), factor=st.floats(1.0, 100.0))
 def test_a_drawn_learning_rate_is_the_same_everywhere(seed: int, low: float, factor: float) -> None:
-    config = make_config(seed, learning_rate_range=(low, low * factor))
+    drawn: Any = {"seed": seed, "learning_rate_range": (low, low * factor)}
+    config = make_config(**drawn)
     rate = schedules.initial_rate(config)
     assert low <= rate <= low * factor
     assert schedules.after(config, 0).learning_rate == rate
-    halved = make_config(
-        seed, learning_rate_range=(low, low * factor), learning_rate_schedule="linear"
-    )
+    halved = make_config(**drawn, learning_rate_schedule="linear")
     assert schedules.after(halved, 500).learning_rate == pytest.approx(rate / 2)
-    other_worker = make_config(seed, learning_rate_range=(low, low * factor), rollout_length=7)
-    assert schedules.initial_rate(other_worker) == rate
+    assert schedules.initial_rate(make_config(**drawn, rollout_length=7)) == rate
 
 
 def test_drawn_learning_rate_is_the_same_in_every_release() -> None:

@@ -16,9 +16,7 @@ def test_blocks_of_one_run_never_overlap(run_seed: int, worker: int, distance: i
 
 
 @given(run_seeds, run_seeds, indices)
-def test_no_run_evaluates_on_training_seeds(
-    run_seed: int, other_run_seed: int, worker: int
-) -> None:
+def test_no_run_evaluates_on_trained_seeds(run_seed: int, other_run_seed: int, worker: int) -> None:
     last_of_training = training_seed(run_seed, worker) + BLOCK - 1
     evaluation = evaluation_seed(other_run_seed)
     assert BLOCK - 1 <= last_of_training < 2**30 <= evaluation < 2**31 - BLOCK + 1

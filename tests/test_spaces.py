@@ -27,6 +27,7 @@ from a3c.net import observations
 from a3c.play.playground import EvaluationSetup
 from a3c.plot import network_pictures
 from a3c.run.tensorboard import Pictures, TensorBoardSink
+from tests import Patch
 from tests.clusters import REPOSITORY, batch_of, rows, small_config, worker
 from tests.graphs import run
 from tests.test_loaded_agent import untrained
@@ -147,9 +148,7 @@ def test_an_image_beside_a_vector_is_prepared_like_one_alone(image: spaces.Box) 
 
 
 @pytest.mark.parametrize("network", ["a3c-lstm", "my_parts:build", "examples.own_network:build"])
-def test_image_and_vector_alone_reach_the_output(
-    network: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_image_and_vector_each_matter(network: str, tmp_path: Path, monkeypatch: Patch) -> None:
     page = (REPOSITORY / "docs" / "environments.md").read_text()
     (tmp_path / "my_parts.py").write_text(page.split("```python\n")[1].split("```")[0])
     monkeypatch.syspath_prepend(tmp_path)

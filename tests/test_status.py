@@ -106,9 +106,7 @@ def test_a_run_starts_and_a_process_that_has_not_beaten_yet_has_no_age(tmp_path:
     assert " d " not in text.split("worker-0")[1].splitlines()[0]
 
 
-def test_problems_are_warned_of_with_a_remedy(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_problems_are_warned_of_with_a_remedy(tmp_path: Path, monkeypatch: Patch) -> None:
     monkeypatch.setattr(os, "cpu_count", lambda: 16)
     made = live_run(tmp_path / "run", workers=2)
     assert status.read(made.run).warnings == ()
@@ -218,9 +216,7 @@ def test_the_list_says_what_status_says(tmp_path: Path, monkeypatch: Patch, caps
     assert "damaged" not in said
 
 
-def test_followed_logs_show_later_processes(
-    tmp_path: Path, monkeypatch: Patch, capsys: Out
-) -> None:
+def test_followed_logs_show_new_processes(tmp_path: Path, monkeypatch: Patch, capsys: Out) -> None:
     run = FakeRun(tmp_path / "run", configure(workers=2)).run
     first, later = run.log("ps-0"), run.log("worker-0")
     first.write_text("one\ntwo\nhal")
@@ -253,9 +249,7 @@ def test_the_name_of_a_run_is_understood(tmp_path: Path, monkeypatch: Patch, cap
     assert "did you mean `logs --run pong-1`?" in capsys.readouterr().err
 
 
-def test_only_a_run_at_work_has_its_first_checkpoint_waited_for(
-    tmp_path: Path, capsys: Out
-) -> None:
+def test_only_a_run_at_work_has_a_first_checkpoint_waited_for(tmp_path: Path, capsys: Out) -> None:
     for state, said in (("running", " yet: wait for its first"), ("failed", ", and is failed")):
         assert evaluate.main([str(pole(tmp_path / state, state).run.path)]) == 2
         assert f"no checkpoint{said}" in capsys.readouterr().err

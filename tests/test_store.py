@@ -204,9 +204,7 @@ def gathering(num_ps: int, **settings: Any) -> tuple[list[Store], np.ndarray]:
     ("num_ps", "wire_dtype", "max_norm"),
     [(1, "float32", 0.0), (1, "float32", 0.1), (2, "float32", 0.1), (2, "float16", 0.1)],
 )
-def test_a_step_is_the_clipped_mean_over_samples(
-    num_ps: int, wire_dtype: str, max_norm: float
-) -> None:
+def test_a_step_is_a_clipped_mean_of_samples(num_ps: int, wire_dtype: str, max_norm: float) -> None:
     (first, second), before = gathering(
         num_ps, samples_per_step=10, max_gradient_norm=max_norm, wire_dtype=wire_dtype
     )

@@ -11,20 +11,22 @@ from pathlib import Path
 import libtmux
 import psutil
 import pytest
+from libtmux import Server
 
 from a3c.cluster.plan import Plan
 from a3c.errors import UserError
 from a3c.launch import tmux
 from a3c.launch.tmux import Pane
 from a3c.run.rundir import RunDir
+from tests import Patch
 from tests.runs import REPOSITORY, a_process, wait_until
 from tests.terminals import terminal
 
 
 @pytest.fixture
-def server() -> Iterator[libtmux.Server]:
+def server() -> Iterator[Server]:
     """A tmux server that nobody else uses, started with an environment of little."""
-    mine = libtmux.Server(socket_name=f"a3c-test-{uuid.uuid4().hex[:8]}")
+    mine = Server(socket_name=f"a3c-test-{uuid.uuid4().hex[:8]}")
     mine.cmd("new-session", "-d", "-s", "somebody-elses", "cat")
     yield mine
     mine.kill()
@@ -34,20 +36,18 @@ def sleeper(title: str) -> Pane:
     return Pane(title, (sys.executable, "-c", "import time; time.sleep(600)"))
 
 
-def opened(
-    server: libtmux.Server, folder: Path, *panes: Pane, run: str = "run", **variables: str
-) -> None:
+def opened(server: Server, folder: Path, *panes: Pane, run: str = "run", **variables: str) -> None:
     """A session with one window for a run, with the environment of this test and more."""
     environment = {**os.environ, **variables}
     tmux.open_session(server, run, {"cockpit": panes}, directory=folder, environment=environment)
 
 
-def listed(server: libtmux.Server, form: str) -> list[str]:
+def listed(server: Server, form: str) -> list[str]:
     lines: list[str] = server.cmd("list-panes", "-a", "-F", "#{session_name}\t" + form).stdout
     return [line.split("\t", 1)[1] for line in lines if not line.startswith("somebody-elses")]
 
 
-def test_a_dead_pane_shows_its_output_until_reused(server: libtmux.Server, tmp_path: Path) -> None:
+def test_a_dead_pane_shows_its_output_until_reused(server: Server, tmp_path: Path) -> None:
     dying = (sys.executable, "-c", "print('last words'); raise SystemExit(3)")
     opened(server, tmp_path, Pane("cockpit", dying), Pane("ps-0", dying))
     wait_until(lambda: listed(server, "#{pane_dead}") == ["1", "1"], "two dead panes")
@@ -63,9 +63,7 @@ def test_a_dead_pane_shows_its_output_until_reused(server: libtmux.Server, tmp_p
     assert "workers-1 worker-1" in listed(server, "#{window_name} #{@a3c_title}")
 
 
-def test_runs_of_any_name_have_sessions_of_their_own(
-    server: libtmux.Server, tmp_path: Path
-) -> None:
+def test_runs_of_any_name_have_sessions_of_their_own(server: Server, tmp_path: Path) -> None:
     def options() -> list[list[str]]:
         return [server.cmd("show-options", flag).stdout for flag in ("-g", "-gw")]
 
@@ -93,7 +91,7 @@ def test_runs_of_any_name_have_sessions_of_their_own(
 
 
 def test_processes_get_their_arguments_and_the_launchers_environment_without_its_proxies(
-    server: libtmux.Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    server: Server, tmp_path: Path, monkeypatch: Patch
 ) -> None:
     """No command line shows the environment: every user of a machine may read those of all."""
     log, spy = tmp_path / "commands", tmp_path / "tmux"
@@ -138,7 +136,7 @@ def test_tmux_is_usable_only_where_it_can_clear(term: str, usable: bool, tmp_pat
         wait_until(lambda: f"usable {usable}" in opened.shown, "an answer", 30.0)
 
 
-def test_a_command_too_long_for_tmux_is_refused(server: libtmux.Server, tmp_path: Path) -> None:
+def test_a_command_too_long_for_tmux_is_refused(server: Server, tmp_path: Path) -> None:
     run = RunDir(tmp_path, "run")
 
     def check(size: int) -> Pane:
@@ -154,9 +152,7 @@ def test_a_command_too_long_for_tmux_is_refused(server: libtmux.Server, tmp_path
         check(size + 100)
 
 
-def test_panes_are_in_the_launchers_folder_of_any_name(
-    server: libtmux.Server, tmp_path: Path
-) -> None:
+def test_panes_are_in_the_launchers_folder_of_any_name(server: Server, tmp_path: Path) -> None:
     for name in ("C#", "#(touch bad)", "#{pane_id}", "a##b#", "#[x]", "##[x]", "%H"):
         folder = tmp_path / name
         folder.mkdir()
@@ -166,9 +162,7 @@ def test_panes_are_in_the_launchers_folder_of_any_name(
     wait_until(lambda: sorted(listed(server, form)) == wanted, "all panes there", 20.0)
 
 
-def test_a_cockpit_outlives_ctrl_c(
-    server: libtmux.Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_cockpit_outlives_ctrl_c(server: Server, tmp_path: Path, monkeypatch: Patch) -> None:
     """Otherwise nothing would supervise the run; the cockpit handles Ctrl-C a second later."""
     script, run = tmp_path / "cockpit.py", RunDir(tmp_path, "run")
     (tmp_path / "processes").mkdir()
