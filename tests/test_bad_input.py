@@ -317,11 +317,12 @@ def say(case: Case, folder: Path) -> str:
     if script == START and words[0].startswith("--"):
         words = ["--dry-run", *words]  # whatever comes of it, nothing shall start
     environment = {} if case.tf_config is None else {"TF_CONFIG": case.tf_config}
+    environment["PYTHONDONTWRITEBYTECODE"] = "1"  # no __pycache__ in the folder
     with (
         mock.patch.dict(os.environ, environment),
         mock.patch.dict(gymnasium.registry),
         mock.patch.object(sys, "path", sys.path[:]),
-        mock.patch.object(sys, "dont_write_bytecode", True),  # no __pycache__ in the folder
+        mock.patch.object(sys, "dont_write_bytecode", True),
     ):
         for name in ("DISPLAY", "WAYLAND_DISPLAY", "SDL_VIDEODRIVER"):
             os.environ.pop(name, None)
