@@ -148,6 +148,12 @@ def test_several_workers_that_gather_adam_steps_predict_weights() -> None:
         assert not config(**{"workers": 2, **others}).predicts_weights, others
 
 
+def test_breakout_is_the_atari_preset_with_a_goal() -> None:
+    atari, breakout = (command_line.read_preset(name) for name in ("atari", "breakout"))
+    del breakout["env"]["env_id"], breakout["run"]["stop_at_return"]
+    assert breakout == atari
+
+
 def test_without_a_number_of_workers_there_are_no_more_than_at_most() -> None:
     assert command_line.merge([{"cluster": {"max_workers": 1}}]).cluster.workers == 1
     most = settings.ClusterConfig.workers + 1
