@@ -272,6 +272,8 @@ class Simulation:
         assert isinstance(space, Box)
         network = model.build(space, worlds[0].single_action_space, config.network)
         check_minibatches(config, recurrent=network.state_size > 0)
+        if network.state_size > 0:
+            self._config = config = config.for_recurrent()
         agent = Agent(network, space, config, seed=seeds[0])
         self._ps, shared = VirtualPs(agent, config), SharedAgent(agent)
         ways = self._ways(gatherers)

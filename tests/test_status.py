@@ -107,7 +107,7 @@ def test_a_run_starts_and_a_process_that_has_not_beaten_yet_has_no_age(tmp_path:
 
 
 def test_problems_are_warned_of_with_a_remedy(tmp_path: Path, monkeypatch: Patch) -> None:
-    monkeypatch.setattr(os, "cpu_count", lambda: 16)
+    monkeypatch.setattr(os, "sched_getaffinity", lambda _: range(16))
     made = live_run(tmp_path / "run", workers=2)
     assert status.read(made.run).warnings == ()
     made.process("worker-1", restarts=2)  # three would be a loop where the tests are as young
@@ -121,7 +121,7 @@ def test_problems_are_warned_of_with_a_remedy(tmp_path: Path, monkeypatch: Patch
     restarts, slow, saves, drops = found.warnings
     assert restarts.startswith("worker-1 was restarted 2 times")
     assert all(words in slow for words in ("wait for the ps 60%", "7.2 steps old", "--ps"))
-    monkeypatch.setattr(os, "cpu_count", lambda: 1)
+    monkeypatch.setattr(os, "sched_getaffinity", lambda _: range(1))
     assert "share 1 core; give fewer --workers" in status.read(made.run).warnings[1]
     assert "last 3 checkpoints could not" in saves
     assert drops.startswith("7 rollouts dropped")

@@ -10,7 +10,7 @@ import typing
 from typing import Any, Literal
 
 from a3c.config import SECTIONS, Config
-from a3c.config.user_code import networks
+from a3c.config.user_code import is_recurrent
 from a3c.errors import UserError
 
 MAX_TABLE_DEPTH = 32
@@ -184,7 +184,7 @@ def parse_text(option: Option, text: Any) -> Any:
 def validate(config: Config) -> Config:
     cluster, network = config.cluster, config.network.network
     _check_learning(config)
-    check_minibatches(config, recurrent=network in networks() and networks()[network].recurrent)
+    check_minibatches(config, recurrent=is_recurrent(network))
     most = cluster.max_workers
     if most is not None and most < cluster.workers:
         fact = f"max_workers {most} is below workers {cluster.workers}"

@@ -61,6 +61,11 @@ def _known(row: ast.expr) -> KnownNetwork:
     return KnownNetwork(bool(found.get("recurrent")), side if isinstance(side, int) else 0)
 
 
+def is_recurrent(network: str) -> bool:
+    """Whether a network in model.py has a memory; a user's own is known only when it is built."""
+    return networks().get(network, KnownNetwork()).recurrent
+
+
 def import_module(name: str, subject: str) -> ModuleType:
     """Import a module of the user's, also from the current folder; UserError if that fails."""
     if str(Path.cwd()) not in sys.path:

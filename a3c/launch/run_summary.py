@@ -19,7 +19,7 @@ from a3c.cluster.hostfile import directory_of
 from a3c.cluster.plan import Plan
 from a3c.cluster.topology import CHIEF
 from a3c.config import Config
-from a3c.config.user_code import networks
+from a3c.config.user_code import is_recurrent
 from a3c.errors import A3CError, UserError
 from a3c.hosts import remote_processes
 from a3c.launch.supervisor import Interruption, Keepers, Outcome, Supervisor
@@ -57,8 +57,7 @@ def opening(run: RunDir, config: Config, preset: str | None, plan: Plan) -> str:
 
 def sharing(config: Config) -> str:
     """How the samples of an optimizer step are divided among workers and pushes."""
-    known = networks().get(config.network.network)
-    if known and known.recurrent:
+    if is_recurrent(config.network.network):
         config = config.for_recurrent()
     share, step = config.share, config.samples_per_step
     made = f"{step:,} samples a step of the optimizer" if step else "every push is a step"

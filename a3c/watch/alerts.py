@@ -115,7 +115,7 @@ def _late(status: Status) -> Iterator[str]:
     share = None if starts else status.exchange_share
     if share is not None and share > _SLOW_PS_SHARE:
         remedy = "give a larger --smallest-push, more --ps, or --wire-dtype float16"
-        cores, host = os.cpu_count() or 1, this_host()
+        cores, host = len(os.sched_getaffinity(0)), this_host()
         here = sum(p.state == "running" and p.host == host for p in status.processes)
         if here > cores + 1:  # then they wait for each other's cores
             remedy = f"{here} processes share {count(cores, 'core')}; give fewer --workers"
