@@ -3,6 +3,8 @@
 if not __package__:
     raise SystemExit("run it as a module: .venv/bin/python -m benchmarks.machine")
 
+import atexit
+import contextlib
 import csv
 import io
 import os
@@ -14,6 +16,8 @@ import time
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple, TypeVar, get_type_hints
+
+import psutil
 
 from a3c.process import signals
 from a3c.process.process_records import write_atomically
@@ -109,9 +113,19 @@ def filled(page: str, tables: Mapping[str, Sequence[str]]) -> str:
 
 
 def end_on_signals() -> None:
-    """Let SIGTERM, and SIGHUP unless it is ignored, end this process in order."""
+    """Let SIGTERM, and SIGHUP unless it is ignored, end this process and all that it started."""
+    # A signal that comes while a program is being started loses the only record of that program.
+    atexit.unregister(kill_descendants)
+    atexit.register(kill_descendants)
     for number in signals.not_ignored(signal.SIGTERM, signal.SIGHUP):
         signal.signal(number, end_by_signal)
+
+
+def kill_descendants() -> None:
+    """Kill the processes that this one has started, and theirs."""
+    for one in psutil.Process().children(recursive=True):
+        with contextlib.suppress(psutil.NoSuchProcess):
+            one.kill()
 
 
 def end_by_signal(number: int, _frame: object) -> None:
