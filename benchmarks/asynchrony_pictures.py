@@ -1,4 +1,4 @@
-"""Make the pictures and the tables of the study of asynchrony from its CSV.
+"""Make the pictures and the tables of the study of asynchrony from its CSV and real-workers.csv.
 
     python -m benchmarks.asynchrony_pictures
 
@@ -24,7 +24,7 @@ from matplotlib.ticker import FixedLocator
 from a3c.plot import pictures
 from a3c.plot.pictures import COLOURS, FAINT
 from a3c.run.rundir import REPOSITORY
-from benchmarks import machine
+from benchmarks import machine, real_clusters
 from benchmarks.asynchrony import (
     IN_C,
     LIMITS,
@@ -50,6 +50,7 @@ PARAMETERS = {  # of the presets' networks
 }
 LINK_MBIT_S = 10_000.0
 PAGE = REPOSITORY / "docs" / "asynchrony.md"
+REAL_RUNS = machine.RESULTS / "real-workers.csv"  # of benchmarks.real_clusters
 
 
 class Summary(NamedTuple):
@@ -85,6 +86,20 @@ def summarise(rows: Sequence[Row]) -> list[Summary]:
     return [
         _summary([r for r in rows if (r.kind, r.task, r.remedy, r.workers) == group])
         for group in groups
+    ]
+
+
+def real_runs(path: Path) -> list[Row]:
+    """The runs of real clusters as rows of the study, without tasks that were not simulated."""
+    return [
+        Row(
+            *(row["time"], row["commit"], row["machine"], float(row["load"])),
+            *(row["preset"], int(row["workers"]), "shared", REAL, int(row["seed"])),
+            *(row["solved"] == "True", int(row["env_steps"]), float(row["staleness"])),
+            *(int(row["updates"]), float(row["wall_s"]), 0.0, False, row["flags"]),
+        )
+        for row in machine.read(path)
+        if row["preset"] in LIMITS and not row["flags"]
     ]
 
 
@@ -256,7 +271,8 @@ def by_remedy(found: Sequence[Summary], workers: int) -> list[str]:
             *(one.task, one.remedy, one.kind, str(one)),
             f"{one.low / 1000:,.0f}k to {one.high / 1000:,.0f}k",
             f"{one.solved} of {one.runs}",
-            *(f"{one.staleness:.1f}", f"{one.updates:,.0f}", one.collapsed),
+            *(f"{one.staleness:.1f}", f"{one.updates:,.0f}"),
+            "" if one.kind == REAL else one.collapsed,  # a real run ends when it is solved
         )
         for one in found
         if one.workers == workers
@@ -293,15 +309,17 @@ def main() -> int:
         "benchmarks.asynchrony_pictures", description=__doc__.splitlines()[0], allow_abbrev=False
     )
     parser.add_argument("--table", type=Path, default=TABLE)
+    parser.add_argument("--real", type=Path, default=REAL_RUNS, help="table of real_clusters")
     parser.add_argument("--page", type=Path, default=PAGE)
     arguments = parser.parse_args()
     path = arguments.table
     rows = read_rows(path)
     if not rows:
         parser.error(f"{path} has no runs: make some with python -m benchmarks.asynchrony")
-    found = summarise(rows)
+    found = summarise([*rows, *real_runs(arguments.real)])
     paper = projected(found)
     made = tables(found, paper)
+    made["real clusters"] = real_clusters.summary(machine.read(arguments.real))
     for name, lines in made.items():
         print("\n".join(["", f"{name}:", "", *lines]))
     arguments.page.write_text(machine.filled(arguments.page.read_text(), made))

@@ -125,7 +125,7 @@ class Chaos:
 def main() -> int:
     """Start the cluster, inject faults, end it, and judge."""
     arguments = parse()
-    signal.signal(signal.SIGTERM, machine.end_by_signal)
+    machine.end_on_signals()
     if simulated_network.why_not():
         sys.exit(f"chaos.py: {simulated_network.why_not()}")
     print(f"seed {arguments.seed}, {arguments.minutes:g} minutes", flush=True)

@@ -247,20 +247,24 @@ def _manifest(path: Path) -> Manifest | None:
 
 def work(results: Results, goal: Goal, arguments: argparse.Namespace, stop: Stop) -> bool:
     """Train a run to its goal and play the games; returns whether nothing failed."""
-    adopt_environment(1)
-    import_tensorflow()  # compact checkpoints are made here
-    begun_from, manifest = results.furthest(goal)
-    if begun_from == COMPACT and manifest:
-        unpack(results, goal, manifest)
-    step = manifest.step if manifest else 0
-    command = launcher(results, goal, begun_from, arguments)
-    shown = shlex.join(word.removeprefix(f"{REPOSITORY}/") for word in command[1:])
-    session = Session(
-        *machine.here(), goal.run, goal.env_id, goal.seed, begun_from, step, command=shown
-    )
     log_path = results.folder / f"{goal.run}.log"
     log_path.parent.mkdir(parents=True, exist_ok=True)
     with log_path.open("ab") as log:
+        try:
+            fcntl.flock(log, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:  # another works on this run, or its programs have not ended yet
+            return True
+        adopt_environment(1)
+        import_tensorflow()  # compact checkpoints are made here
+        begun_from, manifest = results.furthest(goal)
+        if begun_from == COMPACT and manifest:
+            unpack(results, goal, manifest)
+        step = manifest.step if manifest else 0
+        command = launcher(results, goal, begun_from, arguments)
+        shown = shlex.join(word.removeprefix(f"{REPOSITORY}/") for word in command[1:])
+        session = Session(
+            *machine.here(), goal.run, goal.env_id, goal.seed, begun_from, step, command=shown
+        )
         if step < goal.env_steps:
             say(f"{goal.run}: from {begun_from}, env step {step:,}, to {goal.env_steps:,}")
             follow(command, log, stop, lambda: keep(results, goal, session), arguments.save_every)

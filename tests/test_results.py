@@ -1,5 +1,6 @@
 """A plan of long runs that continues after stops, without its run folders and on other machines."""
 
+import fcntl
 import os
 import shutil
 import signal
@@ -70,6 +71,9 @@ def test_a_run_goes_on_from_its_compact_checkpoint_and_ends_in_the_zoo(stopped: 
     begun_from, kept = stopped.furthest(POLE)
     assert kept
     root = stopped.folder.parent
+    with (stopped.folder / f"{POLE.run}.log").open("ab") as log:
+        fcntl.flock(log, fcntl.LOCK_EX)  # as another process that works on this run
+        assert (finish(start(root))[0], len(stopped.sessions())) == (0, 1)
     code, said = finish(start(root))
     assert code == 0, said
     row = stopped.last(POLE)
@@ -82,7 +86,6 @@ def test_a_run_goes_on_from_its_compact_checkpoint_and_ends_in_the_zoo(stopped: 
     steps, seconds, _ = np.array(curve, float).T
     assert (np.diff([steps, seconds]) > 0).all()
     assert steps[0] <= kept.step < STEPS <= steps[-1] <= int(row["env_steps"])
-
     agent = checkpoint.verify(stopped.zoo / "cartpole").evaluation
     assert agent
     assert float(row["mean"]) == pytest.approx(agent["mean"], abs=0.01)
