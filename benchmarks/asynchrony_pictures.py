@@ -93,10 +93,23 @@ def real_runs(path: Path) -> list[Row]:
     """The runs of real clusters as rows of the study, without tasks that were not simulated."""
     return [
         Row(
-            *(row["time"], row["commit"], row["machine"], float(row["load"])),
-            *(row["preset"], int(row["workers"]), "shared", REAL, int(row["seed"])),
-            *(row["solved"] == "True", int(row["env_steps"]), float(row["staleness"])),
-            *(int(row["updates"]), float(row["wall_s"]), 0.0, False, row["flags"]),
+            time=row["time"],
+            commit=row["commit"],
+            machine=row["machine"],
+            load=float(row["load"]),
+            task=row["preset"],
+            workers=int(row["workers"]),
+            remedy="shared",
+            kind=REAL,
+            seed=int(row["seed"]),
+            solved=row["solved"] == "True",
+            env_steps=int(row["env_steps"]),
+            staleness=float(row["staleness"]),
+            updates=int(row["updates"]),
+            wall_s=float(row["wall_s"]),
+            cpu_s=0.0,
+            collapsed=False,
+            flags=row["flags"],
         )
         for row in machine.read(path)
         if row["preset"] in LIMITS and not row["flags"]

@@ -71,8 +71,8 @@ def test_a_run_goes_on_from_its_compact_checkpoint_and_ends_in_the_zoo(stopped: 
     begun_from, kept = stopped.furthest(POLE)
     assert kept
     root = stopped.folder.parent
-    with (stopped.folder / f"{POLE.run}.log").open("ab") as log:
-        fcntl.flock(log, fcntl.LOCK_EX)  # as another process that works on this run
+    with (stopped.folder / f"{POLE.run}.log").open("ab") as held:
+        fcntl.flock(held, fcntl.LOCK_EX)  # as another process that works on this run
         assert (finish(start(root))[0], len(stopped.sessions())) == (0, 1)
     code, said = finish(start(root))
     assert code == 0, said
