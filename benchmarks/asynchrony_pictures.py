@@ -13,7 +13,7 @@ import argparse
 import itertools
 import statistics
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
@@ -89,8 +89,8 @@ def summarise(rows: Sequence[Row]) -> list[Summary]:
     ]
 
 
-def real_runs(path: Path) -> list[Row]:
-    """The runs of real clusters as rows of the study, without tasks that were not simulated."""
+def real_runs(rows: Sequence[Mapping[str, str]]) -> list[Row]:
+    """The rows of real clusters as rows of the study, without tasks that were not simulated."""
     return [
         Row(
             time=row["time"],
@@ -111,7 +111,7 @@ def real_runs(path: Path) -> list[Row]:
             collapsed=False,
             flags=row["flags"],
         )
-        for row in machine.read(path)
+        for row in rows
         if row["preset"] in LIMITS and not row["flags"]
     ]
 
@@ -329,10 +329,11 @@ def main() -> int:
     rows = read_rows(path)
     if not rows:
         parser.error(f"{path} has no runs: make some with python -m benchmarks.asynchrony")
-    found = summarise([*rows, *real_runs(arguments.real)])
+    real = machine.read(arguments.real)
+    found = summarise([*rows, *real_runs(real)])
     paper = projected(found)
     made = tables(found, paper)
-    made["real clusters"] = real_clusters.summary(machine.read(arguments.real))
+    made["real clusters"] = real_clusters.summary(real)
     for name, lines in made.items():
         print("\n".join(["", f"{name}:", "", *lines]))
     arguments.page.write_text(machine.filled(arguments.page.read_text(), made))

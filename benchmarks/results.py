@@ -250,9 +250,7 @@ def work(results: Results, goal: Goal, arguments: argparse.Namespace, stop: Stop
     log_path = results.folder / f"{goal.run}.log"
     log_path.parent.mkdir(parents=True, exist_ok=True)
     with log_path.open("ab") as log:
-        try:
-            fcntl.flock(log, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:  # another works on this run, or its programs have not ended yet
+        if not rundir.lock(log.fileno()):  # another works on it, or its programs have not ended yet
             return True
         adopt_environment(1)
         import_tensorflow()  # compact checkpoints are made here
@@ -442,7 +440,7 @@ def main() -> int:
     stop = Stop(arguments.minutes)
     failed: set[str] = set()
     for goal in goals:
-        held = rundir.is_held(results.folder / goal.run)  # by another that works on this plan
+        held = rundir.is_held(results.folder / goal.run)  # also by a launcher started by hand
         if stop.is_due or held or goal.run in failed or results.is_finished(goal):
             continue
         if not work(results, goal, arguments, stop):

@@ -1,6 +1,5 @@
 """A plan of long runs that continues after stops, without its run folders and on other machines."""
 
-import fcntl
 import os
 import shutil
 import signal
@@ -11,7 +10,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from a3c.run import checkpoint
+from a3c.run import checkpoint, rundir
 from a3c.run.rundir import REPOSITORY
 from benchmarks import machine, results, results_page
 from benchmarks.results import COMPACT, SCRATCH, Goal, Results
@@ -72,7 +71,7 @@ def test_a_run_goes_on_from_its_compact_checkpoint_and_ends_in_the_zoo(stopped: 
     assert kept
     root = stopped.folder.parent
     with (stopped.folder / f"{POLE.run}.log").open("ab") as held:
-        fcntl.flock(held, fcntl.LOCK_EX)  # as another process that works on this run
+        assert rundir.lock(held.fileno())  # as another process that works on this run
         assert (finish(start(root))[0], len(stopped.sessions())) == (0, 1)
     code, said = finish(start(root))
     assert code == 0, said
