@@ -84,7 +84,7 @@ def attach(request: dict[str, Any], spec: KeeperSpec, launcher: Channel) -> str 
     record = process_records.read_record(spec.record)
     if record and process_records.keeper_lives(record):
         if record.argv == spec.argv:
-            launcher.send({"attached": record.keeper.pid})
+            launcher.send({"connected": "at work already"})
             return None
         end([record], now=False)
     elif record and request["unless_ended"] and record.state in ENDED_STATES:
@@ -101,7 +101,7 @@ def attach(request: dict[str, Any], spec: KeeperSpec, launcher: Channel) -> str 
         while time.monotonic() < deadline and keeper.poll() is None:
             record = process_records.read_record(spec.record)
             if record and record.keeper.pid == keeper.pid:
-                launcher.send({"started": keeper.pid})
+                launcher.send({"connected": "started"})
                 return None
             time.sleep(0.02)
         said.seek(0)

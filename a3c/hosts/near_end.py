@@ -75,26 +75,21 @@ class RemoteProcess:
             if self._asked_at is not None and self._log_place is None:
                 return 128 + signal.SIGTERM
             failures = 0 if self._connect() else failures + 1
-            if self._status < 0:
-                self._wait(RETRY_DELAYS_S[min(failures, len(RETRY_DELAYS_S) - 1)])
+            retry_at = time.monotonic() + RETRY_DELAYS_S[min(failures, len(RETRY_DELAYS_S) - 1)]
+            while self._status < 0 and time.monotonic() < retry_at:
+                time.sleep(TICK_S)
+                asked_at = self._asked_at
+                if asked_at is not None and time.monotonic() - asked_at > LAST_RETRIES_S:
+                    host, name = self._host.name, self._process.name
+                    stop = f"`{console.command('launch_cluster.py')} stop {self._run.name}`"
+                    what = f"{host} can't be reached: {name} may be at work there still"
+                    print_line(f"{what}; {stop} ends it once {host} is back")
+                    self._status = 128 + signal.SIGTERM
         return self._status
 
     def _on_signal(self, _number: int, _frame: object) -> None:
         if self._asked_at is None:
             self._asked_at = time.monotonic()
-
-    def _wait(self, delay_s: float) -> None:
-        """Wait before the next retry; while the run ends, give up after LAST_RETRIES_S."""
-        until = time.monotonic() + delay_s
-        while time.monotonic() < until:
-            time.sleep(TICK_S)
-            if self._asked_at is not None and time.monotonic() - self._asked_at > LAST_RETRIES_S:
-                host = self._host.name
-                stop = f"`{console.command('launch_cluster.py')} stop {self._run.name}`"
-                what = f"{host} can't be reached: {self._process.name} may be at work there still"
-                print_line(f"{what}; {stop} ends it once {host} is back")
-                self._status = 128 + signal.SIGTERM
-                return
 
     def _connect(self) -> bool:
         """Follow over one connection until it ends; return whether the host answered."""
@@ -150,10 +145,10 @@ class RemoteProcess:
             with contextlib.suppress(OSError):
                 path.touch(mode=0o600)
                 os.utime(path, (time.time() - message["beat"],) * 2)
-        elif "attached" in message or "started" in message:
+        elif "connected" in message:
             if self._seen.cut_off_at is not None or self._log_place is None:
-                word = "started" if "started" in message else "at work already"
-                print_line(f"connected to {self._host.name}: {self._process.name} is {word}")
+                what = f"{self._process.name} is {message['connected']}"
+                print_line(f"connected to {self._host.name}: {what}")
             self._log_place = self._log_place or 0
             self._note(cut_off_at=None)
         elif "trouble" in message:
