@@ -8,8 +8,8 @@ The exit code is 0 when the process is done, and 2 or 70 when it failed. It is 1
 keeper ended without recording a reason, as after a reboot: then the local keeper restarts this
 program, and this starts another remote keeper.
 
-`elsewhere/<name>.json` in the run directory holds what was last seen of such a process. `status`
-shows it, and `end_remote` ends the processes whose end it doesn't record.
+`elsewhere/<name>.json` in the run directory holds what was last seen of such a process.
+`end_remote` ends the processes that have no recorded end there.
 """
 
 import base64
