@@ -89,7 +89,8 @@ class Connection(Channel):
             self._process.wait(CLOSE_TIMEOUT_S)
         except subprocess.TimeoutExpired:
             self._process.kill()
-        code, words = self._process.wait(), list[str]()
+        code = self._process.wait()
+        words: list[str] = []
         if not self._errors.closed:  # else the connection is closed again
             with self._errors as file:
                 file.seek(0)
