@@ -13,7 +13,7 @@ import pytest
 from a3c.cluster.hostfile import Host
 from a3c.cluster.plan import Plan
 from a3c.errors import UserError
-from a3c.hosts import remote_processes
+from a3c.hosts import near_end
 from a3c.keeper.spec import Process
 from a3c.launch import hosts
 from a3c.process import process_records
@@ -115,7 +115,7 @@ def test_after_a_lost_connection_the_process_runs_on_and_its_metrics_are_complet
     wait_until(lambda: mirrored.exists() and mirrored.stat().st_size > 10, "metrics here")
 
     far.cut_off(follower)
-    seen = remote_processes.read(remote_processes.path_of(far.run, "worker-1"))
+    seen = near_end.read(near_end.path_of(far.run, "worker-1"))
     assert seen
     assert seen.cut_off_at is not None
     far.cut.unlink()
@@ -162,12 +162,12 @@ def test_processes_on_a_host_that_was_cut_off_are_ended_later(far: Far, monkeypa
     assert "worker-1 may be at work there still" in far.said.read_text()
 
     with pytest.raises(UserError, match=r"beta can't be reached \(ssh: no route\)"):
-        remote_processes.end_remote(far.run, now=False)
+        near_end.end_remote(far.run, now=False)
     assert far.record()
     far.cut.unlink()
-    assert remote_processes.end_remote(far.run, now=False) == ["worker-1"]
+    assert near_end.end_remote(far.run, now=False) == ["worker-1"]
     assert far.record() is None
-    assert remote_processes.end_remote(far.run, now=False) == []
+    assert near_end.end_remote(far.run, now=False) == []
 
 
 def test_a_remote_keeper_that_cannot_start_gives_the_reason(far: Far) -> None:

@@ -14,7 +14,7 @@ import pytest
 import launch_cluster
 from a3c.cluster.plan import Plan
 from a3c.errors import EXIT_OK
-from a3c.hosts import remote_processes
+from a3c.hosts import near_end
 from a3c.launch import run_summary
 from a3c.launch.run_summary import closing, summarise
 from a3c.launch.supervisor import Interruption, Outcome
@@ -83,7 +83,7 @@ def test_a_signal_after_training_spares_the_summary(tmp_path: Path, monkeypatch:
     for name in ("ps-0", "worker-0"):
         made.process(name, "done")
     monkeypatch.setattr(
-        remote_processes, "end_remote", lambda *_, **__: os.kill(os.getpid(), signal.SIGTERM)
+        near_end, "end_remote", lambda *_, **__: os.kill(os.getpid(), signal.SIGTERM)
     )
     run: Any = SimpleNamespace(run=lambda: Outcome(EXIT_OK))
     monkeypatch.setattr(run_summary, "Supervisor", lambda *_, **__: run)

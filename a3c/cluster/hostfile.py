@@ -172,7 +172,7 @@ def _check_together(hosts: Sequence[Host]) -> None:
                 word = "host" if key == "name" else key
                 raise UserError(f"{word} {getattr(host, key)!r} is given twice: once is enough")
             seen.add(value)
-    inside = [host for host in hosts if is_loopback(*count_up([host.address], 1))]
+    inside = [host for host in hosts if is_loopback(host.address)]
     outside = [host for host in hosts if host not in inside]
     if inside and outside:
         what = f"{inside[0].name} has the loopback address {inside[0].address}"

@@ -15,7 +15,6 @@ from a3c.cluster.topology import Cluster, Task
 from a3c.config import Config, command_line
 from a3c.errors import UserError
 from a3c.keeper.spec import HERE, KeeperSpec, Process
-from a3c.keeper.spec import command as spec_command
 from a3c.process.environment import chosen_variables, process_environment
 from a3c.process.process_records import from_json
 from a3c.run.rundir import REPOSITORY, RunDir, refusing, write_json
@@ -187,12 +186,12 @@ def keeper_command(process: Process, run: RunDir, **changes: Any) -> list[str]:
         argv = (sys.executable, "-m", "a3c.hosts.near_end", str(run.path), process.name)
         spec = replace(spec, argv=argv, environment={"PYTHONPATH": str(REPOSITORY)}, directory=None)
         spec = replace(spec, grace_s=FAR_GRACE_S, heartbeat=None, max_memory_mb=0.0)
-    return spec_command(replace(spec, **changes))
+    return replace(spec, **changes).command()
 
 
 def far_keeper_command(process: Process, host: Host, there: RunDir) -> list[str]:
     spec = replace(_spec(process, there), log=str(there.log(process.name)))
-    return spec_command(spec, host.python)
+    return spec.command(host.python)
 
 
 def _spec(process: Process, run: RunDir) -> KeeperSpec:

@@ -18,7 +18,7 @@ CHIEF = "worker-0"  # initialises, saves and judges the run
 _LABEL = "[A-Za-z0-9_-]{1,63}"
 _ADDRESS = re.compile(
     rf"((?P<name>(?=[^:]{{1,253}}:){_LABEL}(\.{_LABEL})*\.?)"
-    r"|\[(?P<v6_zone>(?P<v6>[0-9A-Fa-f:.]+)(%[A-Za-z0-9]+)?)\]):(?P<port>[0-9]{1,5})"
+    r"|\[(?P<v6>[0-9A-Fa-f:.]+(%[A-Za-z0-9]+)?)\]):(?P<port>[0-9]{1,5})"
 )
 
 
@@ -59,13 +59,12 @@ def split_address(address: str) -> tuple[str, int]:
         with contextlib.suppress(ValueError):
             if match["v6"]:
                 ipaddress.IPv6Address(match["v6"])
-            return match["v6_zone"] or match["name"], int(match["port"])
+            return match["v6"] or match["name"], int(match["port"])
     raise UserError(f"address {address!r} is refused: give host:port with a port from 1 to 65535")
 
 
-def is_loopback(address: str) -> bool:
-    """Whether only this machine can reach the address."""
-    host, _ = split_address(address)
+def is_loopback(host: str) -> bool:
+    """Whether only this machine can reach the host."""
     with contextlib.suppress(ValueError):
         return ipaddress.ip_address(host).is_loopback
     return host.lower() == "localhost"
@@ -80,9 +79,9 @@ def make_cluster(ps: Iterable[str], workers: Iterable[str], *, trusted_network: 
     seen: set[tuple[str, int]] = set()
     for address in (*cluster.ps, *cluster.workers):
         host, port = split_address(address)
+        is_local = is_loopback(host)
         with contextlib.suppress(ValueError):
             host = str(ipaddress.ip_address(host))
-        is_local = is_loopback(address)
         # A server binds its port on all interfaces: all loopback names are the same place.
         place = ("loopback" if is_local else host.lower().removesuffix("."), port)
         if place in seen:

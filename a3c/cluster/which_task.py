@@ -1,19 +1,11 @@
 """Determine the cluster and this process's task, from flags, TF_CONFIG or Slurm.
 
 The first `--ps` tasks of a Slurm job step are the ps, all others are workers. No Slurm command is
-called; Slurm sets these variables:
-
-variable                       fallback of the job, or meaning          example
------------------------------  ---------------------------------------  -----------------
-SLURM_STEP_NODELIST            SLURM_JOB_NODELIST                       node[01-03,7],big
-SLURM_STEP_NUM_TASKS           SLURM_NTASKS                             17
-SLURM_STEP_TASKS_PER_NODE      SLURM_TASKS_PER_NODE                     4(x4),1
-SLURM_PROCID, SLURM_NODEID     this task, and its node in the list      5, 1
-SLURM_DISTRIBUTION             must be block, the default               block
-SLURM_JOB_ID                   ports, unless `--base-port` is set       1234
+called: the variables that Slurm sets for each task say enough.
 """
 
 import argparse
+import itertools
 import json
 import os
 import re
@@ -34,7 +26,7 @@ _BRACKETS = re.compile(r"\[([^\[\]]*)\]")
 _RANGE = re.compile(r"(\d{1,9})(?:-(\d{1,9}))?", re.ASCII)
 _COUNT = re.compile(r"(\d{1,9})(?:\(x(\d{1,9})\))?", re.ASCII)
 _BLOCK = re.compile(r"((block|unknown|unspecified|\*)([:,].*)?)?", re.IGNORECASE)
-_OF_THE_JOB = {
+_OF_THE_JOB = {  # the variables of the job, for a task outside of a step
     "SLURM_STEP_NODELIST": "SLURM_JOB_NODELIST",
     "SLURM_STEP_NUM_TASKS": "SLURM_NTASKS",
     "SLURM_STEP_TASKS_PER_NODE": "SLURM_TASKS_PER_NODE",
@@ -49,19 +41,17 @@ def add_host_arguments(group: Any) -> None:
     group.add_argument("--cluster", choices=("auto", "slurm"), default="auto", help=where)
 
 
-def resolve(
-    arguments: argparse.Namespace, config: Config, environ: Mapping[str, str] = os.environ
-) -> tuple[Cluster, Task]:
+def resolve(arguments: argparse.Namespace, config: Config) -> tuple[Cluster, Task]:
     """The cluster and this process's task; flags have priority over TF_CONFIG."""
     given = (arguments.ps_hosts, arguments.worker_hosts) != (None, None)
     if arguments.cluster == "slurm":
         if given or getattr(arguments, "job", None) or getattr(arguments, "task", None):
             flags = "--job, --task" if hasattr(arguments, "job") else "PROCESS"
             raise UserError(f"--cluster slurm: leave out {flags} and hosts: Slurm gives them")
-        return resolve_slurm(environ, config.cluster)
-    if not given and "TF_CONFIG" in environ:
+        return resolve_slurm(os.environ, config.cluster)
+    if not given and "TF_CONFIG" in os.environ:
         trusted = config.cluster.trusted_network
-        return from_tf_config(environ["TF_CONFIG"], trusted_network=trusted)
+        return from_tf_config(os.environ["TF_CONFIG"], trusted_network=trusted)
     for name in ("process", "job", "task", "ps_hosts", "worker_hosts"):
         if getattr(arguments, name, "") is None:
             flag = "PROCESS" if name == "process" else "--" + name.replace("_", "-")
@@ -155,11 +145,9 @@ def expand_hosts(text: str) -> list[str]:
         raise UserError(f"host list {reprlib.repr(text)} is not in a form of Slurm: correct it")
     hosts: list[str] = []
     for item in items:
-        names = [""]
-        for number, part in enumerate(_BRACKETS.split(item)):
-            choices = expand_ranges(part) if number % 2 else [part]
-            names = [name + choice for name in names for choice in choices]  # the last fastest
-        hosts += names
+        parts = enumerate(_BRACKETS.split(item))  # every second part was in brackets
+        choices = [expand_ranges(part) if number % 2 else [part] for number, part in parts]
+        hosts += map("".join, itertools.product(*choices))
     return hosts
 
 

@@ -12,16 +12,16 @@ from typing import Any
 
 from a3c.errors import UserError
 
+CLOSE_TIMEOUT_S = 2.0
 _CHUNK = 1 << 16
 
 
 class Channel:
     """JSON objects on two descriptors, one per line; `on_other` gets lines that hold none."""
 
-    def __init__(
-        self, source: int, sink: int, on_other: Callable[[bytes], None] = lambda _: None
-    ) -> None:
-        self._source, self._sink, self._on_other = source, sink, on_other
+    def __init__(self, source: int, sink: int) -> None:
+        self._source, self._sink = source, sink
+        self.on_other: Callable[[bytes], None] = lambda _: None  # such as of a login script
         self._rest = b""
         self._lines: list[bytes] = []
         self.closed = False
@@ -47,8 +47,8 @@ class Channel:
                 message = None
             if isinstance(message, dict):
                 yield message
-            else:  # such as the output of a login script
-                self._on_other(line)
+            else:
+                self.on_other(line)
 
     def answer(self, timeout_s: float) -> dict[str, Any] | None:
         """The answer to a request; None if the channel is closed, or after `timeout_s`."""
@@ -62,9 +62,7 @@ class Channel:
 class Connection(Channel):
     """A channel to a program at the other end of ssh, or to a local one."""
 
-    def __init__(
-        self, command: Sequence[str], on_other: Callable[[bytes], None] = lambda _: None
-    ) -> None:
+    def __init__(self, command: Sequence[str]) -> None:
         self._errors = tempfile.TemporaryFile()  # noqa: SIM115 - closed with the connection
         try:
             self._process = subprocess.Popen(
@@ -72,7 +70,6 @@ class Connection(Channel):
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
                 stderr=self._errors,
-                bufsize=0,  # `select` can't see data in a read buffer
                 start_new_session=True,  # else a signal to our group ends ssh too early
             )
         except FileNotFoundError:
@@ -80,25 +77,25 @@ class Connection(Channel):
             raise UserError(f"--hosts: there is no {command[0]} here: install it") from None
         assert self._process.stdin
         assert self._process.stdout
-        self._ends = (self._process.stdin, self._process.stdout)
-        self._words: list[str] = []
-        super().__init__(self._process.stdout.fileno(), self._process.stdin.fileno(), on_other)
+        self._ends = (self._process.stdin, self._process.stdout)  # used by their descriptors only
+        super().__init__(self._process.stdout.fileno(), self._process.stdin.fileno())
 
-    def close(self, timeout_s: float = 2.0) -> tuple[int, str]:
+    def close(self) -> tuple[int, str]:
         """End the connection; return the program's exit code and its last line on stderr."""
         for end in self._ends:
             with contextlib.suppress(OSError):
                 end.close()
         try:
-            self._process.wait(timeout_s)
+            self._process.wait(CLOSE_TIMEOUT_S)
         except subprocess.TimeoutExpired:
             self._process.kill()
-        if not self._errors.closed:
+        code = self._process.wait()
+        words: list[str] = []
+        if not self._errors.closed:  # else the connection is closed again
             with self._errors as file:
                 file.seek(0)
-                self._words = file.read().decode(errors="replace").strip().splitlines()
-        code = self._process.wait()
-        return code, self._words[-1] if self._words else f"exit code {code}"
+                words = file.read().decode(errors="replace").strip().splitlines()
+        return code, words[-1] if words else f"exit code {code}"
 
 
 def write_all(descriptor: int, data: bytes) -> None:

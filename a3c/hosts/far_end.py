@@ -31,64 +31,48 @@ _END_S = 20.0  # wait for a keeper after the first request to end
 _KILL_S = 10.0
 
 
-class Reporter:
-    def __init__(self, request: dict[str, Any], spec: KeeperSpec, launcher: Channel) -> None:
-        self._launcher, self._spec = launcher, spec
-        self._run = Path(request["run_dir"])
-        self._places: dict[str, int] = request["places"]
-        self._reported: ProcessRecord | None = None
-        self._files_at = time.monotonic()
-
-    def run(self) -> None:
-        pinged_at = time.monotonic()
-        while not self._launcher.closed and time.monotonic() - pinged_at <= PING_TIMEOUT_S:
-            is_over = not process_records.is_kept(self._spec.record)
-            self._report(everything=is_over)
-            if is_over:
-                state = self._reported.state if self._reported else None
-                self._launcher.send({"over": state if state in ENDED_STATES else None})
-                return
-            for request in self._launcher.receive(TICK_S):
-                pinged_at = time.monotonic()
-                if request.get("do") == "stop" and self._reported:
-                    process_records.terminate(self._reported)
-
-    def _report(self, *, everything: bool) -> None:
-        """Send everything new: the record, the log, the heartbeat and the files."""
-        record = process_records.read_record(self._spec.record)
-        if record and record != self._reported:
-            self._reported = record
-            self._launcher.send({"record": dataclasses.asdict(record)})
-        self._report_file("log", Path(self._spec.log))
-        now = time.monotonic()
-        if not everything and now - self._files_at < FILES_INTERVAL_S:
+def report(request: dict[str, Any], spec: KeeperSpec, launcher: Channel) -> None:
+    """Send everything new until the keeper has ended; forward requests to end it."""
+    run, places, name = Path(request["run_dir"]), request["places"], spec.name
+    reported: ProcessRecord | None = None
+    pinged_at = files_at = time.monotonic()
+    while not launcher.closed and time.monotonic() - pinged_at <= PING_TIMEOUT_S:
+        is_over = not process_records.is_kept(spec.record)
+        record = process_records.read_record(spec.record)
+        if record and record != reported:
+            reported = record
+            launcher.send({"record": dataclasses.asdict(record)})
+        _send_file("log", Path(spec.log), places, launcher)
+        if is_over or time.monotonic() - files_at >= FILES_INTERVAL_S:
+            files_at = time.monotonic()
+            if record and record.heartbeat:
+                with contextlib.suppress(OSError):
+                    if touched := Path(record.heartbeat).stat().st_mtime:  # 0 until the first beat
+                        launcher.send({"beat": max(0.0, time.time() - touched)})
+            events = sorted((run / "events" / name).rglob("*"))
+            for path in filter(Path.is_file, (run / "metrics" / f"{name}.jsonl", *events)):
+                _send_file(str(path.relative_to(run)), path, places, launcher)
+        if is_over:
+            state = reported.state if reported else None
+            launcher.send({"over": state if state in ENDED_STATES else None})
             return
-        self._files_at = now
-        with contextlib.suppress(OSError):
-            touched = Path(record.heartbeat).stat().st_mtime if record and record.heartbeat else 0
-            if touched:
-                self._launcher.send({"beat": max(0.0, time.time() - touched)})
-        name = self._spec.name
-        for root in (self._run / "metrics" / f"{name}.jsonl", self._run / "events" / name):
-            for path in sorted(root.rglob("*")) if root.is_dir() else [root]:
-                if path.is_file():
-                    self._report_file(str(path.relative_to(self._run)), path)
+        for message in launcher.receive(TICK_S):
+            pinged_at = time.monotonic()
+            if message.get("do") == "stop" and reported:
+                process_records.terminate(reported)
 
-    def _report_file(self, name: str, path: Path) -> None:
-        """Send the data added to a file; after a truncation, only data beyond its present end."""
-        try:
-            size = path.stat().st_size
-            place = self._places.setdefault(name, 0)
-            if size < place:
-                place = self._places[name] = size
-            with path.open("rb") as file:
-                file.seek(place)
-                while data := file.read(min(CHUNK, size - place)):
-                    self._launcher.send({"file": name, "data": base64.b64encode(data).decode()})
-                    place += len(data)
-        except OSError:
-            return  # the file does not exist yet
-        self._places[name] = place
+
+def _send_file(name: str, path: Path, places: dict[str, int], launcher: Channel) -> None:
+    """Send the data added to a file; after a truncation, only data beyond its present end."""
+    with contextlib.suppress(OSError):  # the file does not exist yet
+        size = path.stat().st_size
+        place = places[name] = min(places.get(name, 0), size)
+        with path.open("rb") as file:
+            file.seek(place)
+            while data := file.read(min(CHUNK, size - place)):
+                launcher.send({"file": name, "data": base64.b64encode(data).decode()})
+                place += len(data)
+        places[name] = place
 
 
 def attach(request: dict[str, Any], spec: KeeperSpec, launcher: Channel) -> str | None:
@@ -100,7 +84,7 @@ def attach(request: dict[str, Any], spec: KeeperSpec, launcher: Channel) -> str 
     record = process_records.read_record(spec.record)
     if record and process_records.keeper_lives(record):
         if record.argv == spec.argv:
-            launcher.send({"attached": record.keeper.pid})
+            launcher.send({"connected": "at work already"})
             return None
         end([record], now=False)
     elif record and request["unless_ended"] and record.state in ENDED_STATES:
@@ -117,7 +101,7 @@ def attach(request: dict[str, Any], spec: KeeperSpec, launcher: Channel) -> str 
         while time.monotonic() < deadline and keeper.poll() is None:
             record = process_records.read_record(spec.record)
             if record and record.keeper.pid == keeper.pid:
-                launcher.send({"started": keeper.pid})
+                launcher.send({"connected": "started"})
                 return None
             time.sleep(0.02)
         said.seek(0)
@@ -155,7 +139,7 @@ def main() -> int:
     if trouble:
         launcher.send({"trouble": trouble})
     else:
-        Reporter(request, spec, launcher).run()
+        report(request, spec, launcher)
     return 0
 
 

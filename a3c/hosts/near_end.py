@@ -7,34 +7,54 @@ connection is retried without limit, because the remote keeper continues meanwhi
 The exit code is 0 when the process is done, and 2 or 70 when it failed. It is 1 if the remote
 keeper ended without recording a reason, as after a reboot: then the local keeper restarts this
 program, and this starts another remote keeper.
+
+`elsewhere/<name>.json` in the run directory holds what was last seen of such a process.
+`end_remote` ends the processes that have no recorded end there.
 """
 
 import base64
 import contextlib
+import json
 import os
 import signal
 import sys
 import time
-from dataclasses import replace
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
 from a3c.cluster import plan as planning
-from a3c.cluster.hostfile import directory_of, ssh_command
+from a3c.cluster.hostfile import Host, directory_of, ssh_command
 from a3c.cluster.plan import Plan
 from a3c.errors import EXIT_CRASH, EXIT_FATAL, EXIT_OK, EXIT_USAGE, UserError
 from a3c.hosts.connection import Connection, write_all
-from a3c.hosts.remote_processes import LastSeen, path_of, write
 from a3c.keeper.spec import Process
-from a3c.process import console
-from a3c.process.process_records import ProcessRecord, from_json
-from a3c.run.rundir import RunDir
+from a3c.process import console, process_records
+from a3c.process.process_records import ENDED_STATES, ProcessRecord, from_json
+from a3c.run.rundir import RunDir, copied_from
 
 TICK_S = 0.25
 PING_INTERVAL_S = 5.0
 FIRST_ANSWER_S = 60.0  # from the start of ssh, which includes starting Python on the host
 RETRY_DELAYS_S = (0.5, 1.0, 2.0, 5.0)
 LAST_RETRIES_S = 12.0  # retries of a lost connection while the run ends
+END_TIMEOUT_S = 60.0
+
+
+@dataclass(frozen=True)
+class LastSeen:
+    host: str
+    record: ProcessRecord | None
+    cut_off_at: float | None  # seconds since 1970; None while connected
+
+
+def path_of(run: RunDir, name: str) -> Path:
+    return run.path / "elsewhere" / f"{name}.json"
+
+
+def read(path: Path) -> LastSeen | None:
+    return process_records.read_json(LastSeen, path)
 
 
 class RemoteProcess:
@@ -54,34 +74,29 @@ class RemoteProcess:
         while self._status < 0:
             if self._asked_at is not None and self._log_place is None:
                 return 128 + signal.SIGTERM
-            connected = self._connect()
-            failures = 0 if connected else failures + 1
-            if self._status < 0:
-                self._wait(RETRY_DELAYS_S[min(failures, len(RETRY_DELAYS_S) - 1)])
+            failures = 0 if self._connect() else failures + 1
+            retry_at = time.monotonic() + RETRY_DELAYS_S[min(failures, len(RETRY_DELAYS_S) - 1)]
+            while self._status < 0 and time.monotonic() < retry_at:
+                time.sleep(TICK_S)
+                asked_at = self._asked_at
+                if asked_at is not None and time.monotonic() - asked_at > LAST_RETRIES_S:
+                    host, name = self._host.name, self._process.name
+                    stop = f"`{console.command('launch_cluster.py')} stop {self._run.name}`"
+                    what = f"{host} can't be reached: {name} may be at work there still"
+                    print_line(f"{what}; {stop} ends it once {host} is back")
+                    self._status = 128 + signal.SIGTERM
         return self._status
 
     def _on_signal(self, _number: int, _frame: object) -> None:
         if self._asked_at is None:
             self._asked_at = time.monotonic()
 
-    def _wait(self, delay_s: float) -> None:
-        """Wait before the next retry; while the run ends, give up after LAST_RETRIES_S."""
-        until = time.monotonic() + delay_s
-        while time.monotonic() < until:
-            time.sleep(TICK_S)
-            if self._asked_at is not None and time.monotonic() - self._asked_at > LAST_RETRIES_S:
-                host = self._host.name
-                stop = f"`{console.command('launch_cluster.py')} stop {self._run.name}`"
-                what = f"{host} can't be reached: {self._process.name} may be at work there still"
-                print_line(f"{what}; {stop} ends it once {host} is back")
-                self._status = 128 + signal.SIGTERM
-                return
-
     def _connect(self) -> bool:
         """Follow over one connection until it ends; return whether the host answered."""
         argv = (self._host.python, "-m", "a3c.hosts.far_end")
         command = ssh_command(self._host, argv, directory=self._host.directory)
-        link = Connection(command, on_other=lambda line: write_all(1, line + b"\n"))
+        link = Connection(command)
+        link.on_other = lambda line: write_all(1, line + b"\n")
         began = pinged = time.monotonic()
         answered = asked = False
         try:
@@ -130,10 +145,10 @@ class RemoteProcess:
             with contextlib.suppress(OSError):
                 path.touch(mode=0o600)
                 os.utime(path, (time.time() - message["beat"],) * 2)
-        elif "attached" in message or "started" in message:
+        elif "connected" in message:
             if self._seen.cut_off_at is not None or self._log_place is None:
-                word = "started" if "started" in message else "at work already"
-                print_line(f"connected to {self._host.name}: {self._process.name} is {word}")
+                what = f"{self._process.name} is {message['connected']}"
+                print_line(f"connected to {self._host.name}: {what}")
             self._log_place = self._log_place or 0
             self._note(cut_off_at=None)
         elif "trouble" in message:
@@ -144,8 +159,11 @@ class RemoteProcess:
 
     def _note(self, **changes: Any) -> None:
         self._seen = replace(self._seen, **changes)
+        path = path_of(self._run, self._process.name)
         with contextlib.suppress(OSError):  # disk full: the next change writes it again
-            write(path_of(self._run, self._process.name), self._seen)
+            path.parent.mkdir(mode=0o700, exist_ok=True)
+            text = json.dumps(asdict(self._seen))
+            process_records.write_atomically(path, text, durable=False)
 
     def _copy(self, name: str, data: bytes) -> None:
         """Append data of a remote file to its local copy; log data goes to stdout."""
@@ -178,6 +196,53 @@ class RemoteProcess:
 
 def print_line(text: str) -> None:
     write_all(1, f"{time.strftime('%Y-%m-%d %H:%M:%S')} launcher: {text}\n".encode())
+
+
+def unconfirmed_hosts(run: RunDir) -> list[Host]:
+    """The hosts with processes that may still run, because no end is recorded here."""
+    doubtful = {seen.host for _, seen in _without_end(run)}
+    if not doubtful or copied_from(run):
+        return []
+    return [host for host in Plan.load(run).hosts if host.name in doubtful]
+
+
+def _without_end(run: RunDir) -> Iterator[tuple[Path, LastSeen]]:
+    """The files about processes on other hosts with no recorded end."""
+    for path in (run.path / "elsewhere").glob("*.json"):
+        seen = read(path)
+        if seen and not (seen.record and seen.record.state in ENDED_STATES):
+            yield path, seen
+
+
+def end_remote(run: RunDir, *, now: bool) -> list[str]:
+    """End what remains on other hosts, on all at once; return the names. UserError on failure."""
+    links = []
+    for host in unconfirmed_hosts(run):
+        argv = (host.python, "-m", "a3c.hosts.far_end")
+        link = Connection(ssh_command(host, argv, directory=host.directory))
+        link.send({"end_run": directory_of(host, run.label), "now": now})
+        links.append((host, link))
+    ended: list[str] = []
+    troubles: list[str] = []
+    for host, link in links:
+        answer = link.answer(END_TIMEOUT_S)
+        timed_out = answer is None and not link.closed
+        _, words = link.close()
+        if timed_out:
+            troubles.append(f"{host.name} gives no answer")
+        elif answer is None:
+            troubles.append(f"{host.name} can't be reached ({words})")
+        else:
+            ended += answer["ended"]
+            troubles += [f"{name} on {host.name} did not end" for name in answer["left"]]
+            for path, seen in _without_end(run):
+                if seen.host == host.name:
+                    path.unlink(missing_ok=True)
+    if troubles:
+        stop = f"`{console.command('launch_cluster.py')} stop {run.name}`"
+        what = f"{'; '.join(troubles)}: processes of {run.name} may be at work there still"
+        raise UserError(f"{what}; give {stop} again later")
+    return ended
 
 
 def main() -> int:

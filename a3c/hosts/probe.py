@@ -72,8 +72,7 @@ def listen(ports: list[int], token: str) -> dict[int, str]:
     family = socket.AF_INET6 if dual else socket.AF_INET
     for port in ports:
         try:
-            place = ("", port)
-            server = socket.create_server(place, family=family, backlog=128, dualstack_ipv6=dual)
+            server = socket.create_server(("", port), family=family, dualstack_ipv6=dual)
             listeners.append(server)
         except OSError as error:
             why = os.strerror(error.errno or 0)

@@ -91,8 +91,6 @@ def _clean(line: bytes) -> str:
 
 
 class Capture:
-    """The output of the process, copied to its log, to an echo and to a tail."""
-
     def __init__(self, path: Path, echo: Echo | None) -> None:
         self._path = path
         self._fd: int | None = None

@@ -60,6 +60,17 @@ class Keeper:
         self._last_status = EXIT_OK
         self._last_failure = ""
         self._exit_status: int | None = None
+        self._record = ProcessRecord(
+            name=spec.name,
+            role=spec.role,
+            task=spec.task,
+            address=spec.address,
+            restarts=spec.restarts,
+            keeper=process_records.identify(os.getpid()) or Identity(os.getpid(), 0.0),
+            log=str(Path(spec.log).absolute()),
+            heartbeat=None if spec.heartbeat is None else str(spec.heartbeat.absolute()),
+            argv=spec.argv,
+        )
         self._saved: ProcessRecord | None = None
         self._saved_at = 0.0
         self._save_failed = False
@@ -91,32 +102,16 @@ class Keeper:
             for signum in _SIGNALS:
                 if not (signum == SIGHUP and signal.getsignal(signum) == signal.SIG_IGN):
                     signal.signal(signum, lambda *_: None)
-            self._write_first_record()
+            try:
+                process_records.write_record(self._spec.record, self._record)
+            except OSError as error:
+                _raise_unless_full(error, self._spec.record)
             while self._exit_status is None:
                 self._wait_and_handle(wake)
         finally:
             self._guardian.close()
             self._capture.close()
         return self._exit_status
-
-    def _write_first_record(self) -> None:
-        """Write the first record; raises UserError if that fails, unless the disk is full."""
-        spec = self._spec
-        self._record = ProcessRecord(
-            name=spec.name,
-            role=spec.role,
-            task=spec.task,
-            address=spec.address,
-            restarts=spec.restarts,
-            keeper=process_records.identify(os.getpid()) or Identity(os.getpid(), 0.0),
-            log=str(Path(spec.log).absolute()),
-            heartbeat=None if spec.heartbeat is None else str(spec.heartbeat.absolute()),
-            argv=spec.argv,
-        )
-        try:
-            process_records.write_record(spec.record, self._record)
-        except OSError as error:
-            _raise_unless_full(error, spec.record)
 
     def _wait_and_handle(self, wake: int) -> None:
         """Wait for the next event, at most until the next tick, and handle it."""
@@ -194,14 +189,8 @@ class Keeper:
         again = f", restart {restarts}" if restarts else ""
         self._capture.note(f"{spec.name} runs as pid {child.pid}{again}")
         seen = process_records.identify(child.pid)  # None if it has ended already
-        self._save(
-            pid=child.pid,
-            create_time=seen.create_time if seen else None,
-            birth=seen.birth if seen else None,
-            state="starting" if spec.heartbeat else "running",
-            restarts=restarts,
-            started_at=now_text(),
-        )
+        self._change(**vars(seen) if seen else {"pid": child.pid}, restarts=restarts)
+        self._save(state="starting" if spec.heartbeat else "running", started_at=now_text())
 
     def _decide(self, code: int, reason: str | None, lived_s: float, beat: bool) -> None:
         self._last_status = code if code >= 0 else 128 - code

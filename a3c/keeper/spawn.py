@@ -77,9 +77,9 @@ class Child:
         finally:
             signal.pthread_sigmask(signal.SIG_SETMASK, mask)
         assert self._process.stdout
-        self._output = self._process.stdout.fileno()
-        os.set_blocking(self._output, False)
-        self.readable = [self._output]  # the descriptors to wait on for output
+        self._output = self._process.stdout
+        self.readable = [self._output.fileno()]  # the descriptors to wait on for output
+        os.set_blocking(self._output.fileno(), False)
         self.pid = self._process.pid
         self.started_at = time.monotonic()
         self.reason: str | None = None
@@ -88,7 +88,7 @@ class Child:
     def read(self) -> bool:
         """Read one piece of output; returns whether there was any."""
         with contextlib.suppress(BlockingIOError):
-            if self.readable and (data := os.read(self._output, _READ_BYTES)):
+            if self.readable and (data := os.read(self.readable[0], _READ_BYTES)):
                 self._take_output(data)
                 return True
             self.readable = []
@@ -126,8 +126,7 @@ class Child:
         for _ in range(_MOST_READS):
             if not self.read():
                 break
-        assert self._process.stdout
-        self._process.stdout.close()
+        self._output.close()
 
 
 def signal_group(pgid: int, signum: int) -> None:
@@ -158,9 +157,7 @@ class Guardian:
 
     def close(self) -> None:
         """End the guardian; it first kills the group that it watches, if any."""
-        assert self._shell.stdin
-        self._shell.stdin.close()
-        self._shell.wait()
+        self._shell.communicate()
 
 
 def die_with(parent: int) -> None:

@@ -45,10 +45,9 @@ class KeeperSpec(Process):
     echo: bool = False  # the keeper's own stdout gets the output too
     parent: int | None = None  # the pid with whose end the keeper ends
 
-
-def command(spec: KeeperSpec, python: str = sys.executable) -> list[str]:
-    """The keeper's command line for `spec`; it must run where `a3c` can be imported."""
-    return [python, "-m", "a3c.keeper.keeper", json.dumps(asdict(spec), default=str)]
+    def command(self, python: str = sys.executable) -> list[str]:
+        """The keeper's command line; it must run where `a3c` can be imported."""
+        return [python, "-m", "a3c.keeper.keeper", json.dumps(asdict(self), default=str)]
 
 
 def parse(text: str) -> KeeperSpec:

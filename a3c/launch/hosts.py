@@ -22,7 +22,7 @@ from a3c.cluster.topology import split_address
 from a3c.config import Config, command_line
 from a3c.config.options import validate
 from a3c.errors import UserError
-from a3c.hosts import probe, remote_processes
+from a3c.hosts import near_end, probe
 from a3c.hosts.connection import Connection
 from a3c.keeper.spec import Process
 from a3c.launch.preflight import shortages
@@ -181,7 +181,7 @@ def check(plan: Plan, config: Config, at_work: Sequence[Process] = ()) -> None:
         log.warning("warning: %s", line)
     found = [line for answer in answers for line in faults(answer, answers[0])]
     run = RunDir(Path(plan.run_dir))
-    doubtful = [] if at_work else [host.name for host in remote_processes.unconfirmed_hosts(run)]
+    doubtful = [] if at_work else [host.name for host in near_end.unconfirmed_hosts(run)]
     if doubtful:  # of an earlier session, as after a crash here
         stop = f"{command('launch_cluster.py')} stop {shlex.quote(str(run.path))}"
         names = ", ".join(doubtful)

@@ -21,7 +21,7 @@ from a3c.cluster.topology import CHIEF
 from a3c.config import Config
 from a3c.config.user_code import is_recurrent
 from a3c.errors import A3CError, UserError
-from a3c.hosts import remote_processes
+from a3c.hosts import near_end
 from a3c.launch.supervisor import Interruption, Keepers, Outcome, Supervisor
 from a3c.play import locate
 from a3c.process import process_records
@@ -75,7 +75,7 @@ def supervise(
         if not stream.isatty():  # it was closed, and every write would fail
             discard(stream)
     try:
-        if ended := remote_processes.end_remote(run, now=True):  # such as after a second Ctrl-C
+        if ended := near_end.end_remote(run, now=True):  # such as after a second Ctrl-C
             log.info("ended elsewhere: %s", ", ".join(ended))
     except UserError as error:
         log.error("%s", error)

@@ -20,7 +20,7 @@ from a3c.cluster.topology import CHIEF
 from a3c.config.command_line import Parser, add_version, parse_path
 from a3c.config.command_line import make_parser as make_config_parser
 from a3c.errors import EXIT_OK, UserError
-from a3c.hosts import far_end, remote_processes
+from a3c.hosts import far_end, near_end
 from a3c.keeper.spec import Process
 from a3c.launch import catalogue, hosts, run_summary, supervisor, sweep
 from a3c.process import console, process_records
@@ -116,7 +116,7 @@ def stop(arguments: argparse.Namespace) -> None:
         _refuse_remote("stop", records)
         _end_launcher(found)
     elif not alive:
-        ended = remote_processes.end_remote(found, now=arguments.now)
+        ended = near_end.end_remote(found, now=arguments.now)
         if not ended:
             _refuse_remote("stop", records)
         print(f"{found.name} is {'stopped: ' + ', '.join(ended) if ended else 'not running'}")
@@ -137,7 +137,7 @@ def stop(arguments: argparse.Namespace) -> None:
             while not found.summary.exists() and time.monotonic() < deadline:
                 time.sleep(0.05)
             tmux.close_session(server, found.label)
-    remote_processes.end_remote(found, now=arguments.now)
+    near_end.end_remote(found, now=arguments.now)
     print(f"{found.name} is stopped")
 
 

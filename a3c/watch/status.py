@@ -19,7 +19,7 @@ from typing import Any
 from a3c.cluster.topology import CHIEF
 from a3c.config import Config, EnvConfig, RunConfig
 from a3c.errors import UserError
-from a3c.hosts import remote_processes as remote
+from a3c.hosts import near_end as remote
 from a3c.process import process_records
 from a3c.process.process_records import ENDED_STATES, ProcessRecord, has_loopback_only
 from a3c.run import checkpoint, resume, rows, rundir

@@ -14,7 +14,7 @@ from typing import NamedTuple
 
 import pytest
 
-from a3c.hosts import remote_processes
+from a3c.hosts import near_end
 from a3c.process.process_records import ProcessRecord
 from a3c.run.rundir import RunDir
 from tests.faults.simulated_network import Host
@@ -106,7 +106,7 @@ def gain(net: Net, *names: str, what: str) -> None:
 
 def far(net: Net, name: str) -> ProcessRecord:
     """The record of a process on another host, as it is known on the launcher's."""
-    seen = remote_processes.read(remote_processes.path_of(net.run, name))
+    seen = near_end.read(near_end.path_of(net.run, name))
     assert seen
     assert seen.record
     return seen.record

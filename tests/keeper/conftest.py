@@ -11,7 +11,7 @@ import psutil
 import pytest
 
 from a3c.keeper.restarts import Limits
-from a3c.keeper.spec import KeeperSpec, command
+from a3c.keeper.spec import KeeperSpec
 from a3c.process import process_records
 from a3c.process.heartbeat import VARIABLE
 from a3c.process.process_records import ProcessRecord
@@ -100,7 +100,7 @@ def start(tmp_path: Path) -> Iterator[Start]:
         }
         spec = make_spec(tmp_path / "run", *argv, **{**values, **changes})
         options: dict[str, Any] = {"cwd": REPOSITORY, "text": True, "start_new_session": True}
-        process = subprocess.Popen(command(spec), **{**options, **(popen or {})})
+        process = subprocess.Popen(spec.command(), **{**options, **(popen or {})})
         kept.append(Kept(process, spec))
         return kept[-1]
 

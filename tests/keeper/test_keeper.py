@@ -12,7 +12,7 @@ import psutil
 import pytest
 
 from a3c.keeper.restarts import Limits
-from a3c.keeper.spec import command, parse
+from a3c.keeper.spec import parse
 from a3c.process.heartbeat import VARIABLE
 from tests.keeper.conftest import BEAT, PYTHON, Start, make_spec, wait_for
 
@@ -193,4 +193,4 @@ def test_a_spec_survives_its_command_line() -> None:
         directory="/",
     )
     for spec in (plain, full):
-        assert parse(command(spec)[3]) == spec
+        assert parse(spec.command()[3]) == spec
