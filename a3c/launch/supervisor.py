@@ -243,11 +243,11 @@ class Supervisor:
             # A ps and the chief are needed, and of the workers at least one.
             workers = self._of_role("worker")
             codes = {name: self.exit_code(name) for name in [*self._servers, *workers]}
-            lost = [name for name, code in codes.items() if code not in (None, EXIT_OK)]
+            lost = {name: code for name, code in codes.items() if code}
             needed = [name for name in lost if name in (*self._servers, CHIEF)]
             if needed or (lost and set(workers) <= set(lost)):
-                failed = (needed or lost)[0]
-                return Outcome(codes[failed] or EXIT_FATAL, failed=failed)
+                failed = next(iter(needed or lost))
+                return Outcome(lost[failed], failed)
             if self.exit_code(CHIEF) == EXIT_OK:
                 self.is_over = True
                 # The chief has ended the run. A worker that starts late would wait for it forever.
