@@ -10,7 +10,6 @@ import csv
 import difflib
 import io
 import itertools
-import json
 import logging
 import math
 import random
@@ -47,7 +46,6 @@ KEYS: dict[str, tuple[type, range | None, str]] = {  # with what is allowed, and
     "fixed": (dict, None, "a table of settings, for example seed = 1"),
     "vary": (dict, None, "a table of settings, for example seed = [1, 2, 3]"),
 }
-RESULTS = ("solved", "env_steps", "wall_s", "mean_return")
 Values = dict[str, Any]
 
 
@@ -80,7 +78,7 @@ class Trial:
     def row(self) -> Values:
         found = self.summary or {}
         evaluation = found.get("evaluation") or {}
-        result = {name: found.get(name, "") for name in RESULTS[:-1]}
+        result = {name: found.get(name, "") for name in ("solved", "env_steps", "wall_s")}
         mean = evaluation.get("mean", found.get("mean_return_100"))
         return {"trial": self.path.name, **self.values, **result, "mean_return": mean}
 
@@ -177,11 +175,12 @@ class Trainer:
 
     def train(self, trial: Trial) -> None:
         """Train a trial unless it has ended; its summary is set if it has then."""
-        summary, said = trial.path / "summary.json", trial.path.with_suffix(".log")
-        is_new = not (trial.path / "config.json").exists()
+        run, said = RunDir(trial.path), trial.path.with_suffix(".log")
+        is_new = not run.config.exists()
         if not is_new:
             self._check_same(trial)
-        if _state(summary) != "done" and not self.signal:
+        summary = read_json(dict, run.summary) or {}
+        if summary.get("state") != "done" and not self.signal:
             chosen = (f"{name} {command_line.plain(v)}" for name, v in trial.values.items())
             log.info("%s: %s", trial.path.name, ", ".join(chosen))
             code = self._launch(trial, said, is_new=is_new)
@@ -194,10 +193,10 @@ class Trainer:
                         said.parent.rmdir()
                 line = line.removeprefix(f"{program('launch_cluster.py')}: ")
                 raise UserError(f"{trial.path.name}: {line}")
-        state = _state(summary)
-        if state == "done":
-            trial.summary = json.loads(summary.read_bytes())
-        elif state == "failed":
+            summary = read_json(dict, run.summary) or {}
+        if summary.get("state") == "done":
+            trial.summary = summary
+        elif summary.get("state") == "failed":
             log.error("%s failed: see %s; %s tries it again", trial.path.name, said, self._again)
         else:
             log.warning("%s has not ended: %s goes on with it", trial.path.name, self._again)
@@ -327,10 +326,6 @@ def _report(trial: Trial, trials: Sequence[Trial], number: int, trainer: Trainer
         each_s = (time.monotonic() - trainer.began_at) / trainer.num_trained
         left = f", about {roughly(each_s * (number - ended))} left"
     log.info("%d of %s%s", ended, count(number, "trial"), left)
-
-
-def _state(summary: Path) -> str | None:
-    return (read_json(dict, summary) or {}).get("state")
 
 
 def _show(trials: Sequence[Trial], folder: Path) -> None:
