@@ -38,10 +38,9 @@ def config(arguments: argparse.Namespace) -> None:
 def environments(arguments: argparse.Namespace) -> None:
     import gymnasium
 
-    from a3c.env import atari  # importing it registers the Atari games
+    from a3c.env import atari  # noqa: F401 - importing it registers the Atari games
     from a3c.env.environments import import_packages
 
-    assert atari
     import_packages()
     pattern = arguments.pattern or "*"
     wanted = pattern if set(pattern) & set("*?[") else f"*{pattern}*"
