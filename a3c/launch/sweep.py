@@ -354,7 +354,7 @@ class _Study:
         except ImportError:
             raise UserError("this sweep needs optuna: run `.venv/bin/pip install optuna`") from None
         optuna.logging.set_verbosity(optuna.logging.WARNING)
-        self._sweep, self._running = sweep, optuna.trial.TrialState.RUNNING
+        self._sweep = sweep
         file = f"sqlite:///{(folder / 'optuna.db').absolute()}"
         self._study = optuna.create_study(study_name="sweep", storage=file, load_if_exists=True)
         seed = sweep.draw_seed + len(self._study.trials)
@@ -374,9 +374,8 @@ class _Study:
 
     def tell(self, number: int, trial: Trial) -> None:
         """Report a result once, as a number that is lower for a better rank."""
-        if self._study.get_trials(deepcopy=False)[number].state == self._running:
-            kind, value = trial.rank
-            self._study.tell(number, value + kind * 1e12)
+        kind, value = trial.rank
+        self._study.tell(number, value + kind * 1e12, skip_if_finished=True)
 
 
 def act(arguments: argparse.Namespace) -> int:
