@@ -72,21 +72,20 @@ class Sweep:
 class Trial:
     path: Path
     values: Values  # the varied settings
-    summary: Values | None = None
+    summary: Values = field(default_factory=dict)  # empty until it has ended
 
     @property
     def row(self) -> Values:
-        found = self.summary or {}
-        evaluation = found.get("evaluation") or {}
-        result = {name: found.get(name, "") for name in ("solved", "env_steps", "wall_s")}
-        mean = evaluation.get("mean", found.get("mean_return_100"))
+        evaluation = self.summary.get("evaluation") or {}
+        result = {name: self.summary.get(name, "") for name in ("solved", "env_steps", "wall_s")}
+        mean = evaluation.get("mean", self.summary.get("mean_return_100"))
         return {"trial": self.path.name, **self.values, **result, "mean_return": mean}
 
     @property
     def rank(self) -> tuple[float, float]:
         """Sorts the best first: solved ones by env steps, then the others by mean return."""
         mean = self.row["mean_return"]
-        if self.summary and self.summary["solved"]:
+        if self.summary.get("solved"):
             return 0.0, float(self.summary["env_steps"])
         return (1.0, -float(mean)) if isinstance(mean, int | float) else (2.0, 0.0)
 
@@ -314,7 +313,7 @@ def run(
 
 
 def _report(trial: Trial, trials: Sequence[Trial], number: int, trainer: Trainer) -> None:
-    if trial.summary is None:
+    if not trial.summary:
         return
     row = trial.row
     word = "solved" if row["solved"] else "done"
