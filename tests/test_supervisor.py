@@ -40,7 +40,7 @@ def keepers(run: RunDir) -> Iterator[module.ChildKeepers]:
     yield made
     for record in process_records.read_records(run.path):
         process_records.terminate(record, now=True)
-    wait_until(lambda: made.exit_code(NAME) is not None, "the end of the keeper", 20.0)
+    wait_until(lambda: made.look(NAME)[0] is not None, "the end of the keeper", 20.0)
 
 
 def plan(run: RunDir, *names: str) -> Plan:
@@ -97,7 +97,7 @@ def test_a_keeper_in_its_own_pane_is_known(keepers: module.ChildKeepers, run: Ru
     supervisor = module.Supervisor(plan(run), recorded, run, module.Interruption())
     before = wait_for_keeper(run)
     os.kill(before.keeper.pid, signal.SIGKILL)
-    wait_until(lambda: keepers.is_killed(NAME), "its end", 20.0)
+    wait_until(lambda: keepers.look(NAME)[1], "its end", 20.0)
     after = wait_for_keeper(run, before.keeper.pid, supervisor)
     assert (asked, after.restarts) == ([1], 1)
     supervisor.is_over = True  # now it is not started again
@@ -117,7 +117,7 @@ def test_nine_keepers_are_started_and_stopped_without_a_trace(run: RunDir) -> No
             os.kill(kept.keeper.pid, signal.SIGKILL)
         else:
             keepers.end(NAME, now=cycles % 3 == 1)
-        wait_until(lambda: keepers.exit_code(NAME) is not None, "its end", 20.0)  # noqa: B023
+        wait_until(lambda: keepers.look(NAME)[0] is not None, "its end", 20.0)  # noqa: B023
         wait_until(lambda: everything_ended(run.path), "the end of its process", 20.0)
         (record,) = process_records.read_records(run.path)
         assert process_records.live_state(record) == ("stopped" if cycles % 3 else "dead")
@@ -146,7 +146,7 @@ def test_a_run_ends_without_its_ps_or_chief(tmp_path: Path, monkeypatch: Patch, 
         records = {record.name: record for record in process_records.read_records(tmp_path)}
         if len(records) == 3 and all(record.pid for record in records.values()) and not looks:
             process_records.terminate(records[ended])
-        looks += keepers.exit_code(ended) is not None
+        looks += keepers.look(ended)[0] is not None
         if ended == "worker-1" and looks == 5:
             process_records.terminate(records["worker-0"])
 
@@ -161,7 +161,7 @@ def test_a_signal_from_before_it_was_supervised_stops_the_run(run: RunDir) -> No
         outcome = module.Supervisor(plan(run, *TRIO), keepers, run, interruption).run()
         assert outcome == module.Outcome(128 + signal.SIGTERM, stopped=True)
         assert not interruption.count  # it was handled
-    assert all(keepers.exit_code(name) is not None for name in TRIO)
+    assert all(keepers.look(name)[0] is not None for name in TRIO)
 
 
 class Scripted(module.RecordedKeepers):
@@ -173,8 +173,8 @@ class Scripted(module.RecordedKeepers):
         self.looks = 0
         self.told: list[str] = []
 
-    def exit_code(self, name: str) -> int | None:
-        return 0 if self.looks >= self._leaves[name] or name in self.told else None
+    def look(self, name: str) -> tuple[int | None, bool]:
+        return 0 if self.looks >= self._leaves[name] or name in self.told else None, False
 
     def end(self, name: str, *, now: bool) -> bool:
         self.told.append(name)
@@ -218,7 +218,7 @@ def test_a_keeper_that_is_late_is_ended_too_if_the_run_was_stopped_before(run: R
         look = until(100, start_late)
         outcome = module.Supervisor(planned, recorded, run, interruption, on_poll=look).run()
     assert outcome == module.Outcome(128 + signal.SIGTERM, stopped=True)
-    wait_until(lambda: None not in map(made[0].exit_code, TRIO), "the end of the keepers", 20.0)
+    wait_until(lambda: None not in [made[0].look(name)[0] for name in TRIO], "their end", 20.0)
     assert everything_ended(run.path)
 
 
@@ -283,9 +283,9 @@ def test_a_keeper_without_a_process_is_tried_again(run: RunDir, monkeypatch: Pat
 
     monkeypatch.setattr(subprocess, "Popen", fork)
     keepers = module.ChildKeepers(run, plan(run).processes)
-    assert keepers.exit_code(NAME) == EXIT_FATAL
+    assert keepers.look(NAME) == (EXIT_FATAL, True)
     wait_for_keeper(
         run, supervisor=module.Supervisor(plan(run), keepers, run, module.Interruption())
     )
     keepers.end(NAME, now=True)
-    wait_until(lambda: keepers.exit_code(NAME) is not None, "its end", 20.0)
+    wait_until(lambda: keepers.look(NAME)[0] is not None, "its end", 20.0)

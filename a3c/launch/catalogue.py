@@ -38,10 +38,9 @@ def config(arguments: argparse.Namespace) -> None:
 def environments(arguments: argparse.Namespace) -> None:
     import gymnasium
 
-    from a3c.env import atari  # importing it registers the Atari games
+    from a3c.env import atari  # noqa: F401 - importing it registers the Atari games
     from a3c.env.environments import import_packages
 
-    assert atari
     import_packages()
     pattern = arguments.pattern or "*"
     wanted = pattern if set(pattern) & set("*?[") else f"*{pattern}*"
@@ -54,19 +53,17 @@ def environments(arguments: argparse.Namespace) -> None:
 
 
 def _measured(preset: str) -> str:
-    """What a preset's runs came to, and at which commit, from the files of the benchmarks."""
+    """What a preset's runs came to, and at which commit, from the files of the benchmarks.
+
+    That is how many were solved, or the mean scores of the long runs, of 100 whole games each.
+    """
     if not RESULTS.exists():  # an installation without the benchmarks
         return "-"
     wanted = {"preset": preset, "workers": str(MEASURED_WITH), "flags": ""}
     runs = [row for row in _rows("real-workers.csv") if wanted.items() <= row.items()]
-    if not runs:
-        return _measured_games(preset)
-    solved = sum(row["solved"] == "True" for row in runs)
-    return f"solved {solved} of {len(runs)}, median {_cost(runs)}"
-
-
-def _measured_games(preset: str) -> str:
-    """The mean scores of a preset's finished long runs, of 100 whole games each, by game."""
+    if runs:
+        solved = sum(row["solved"] == "True" for row in runs)
+        return f"solved {solved} of {len(runs)}, median {_cost(runs)}"
     finished = {  # the last session of each run
         row["run"]: row
         for row in _rows("games/index.csv")

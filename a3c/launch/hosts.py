@@ -1,8 +1,4 @@
-"""Decide whether a run uses several hosts, place its processes there, and check the hosts.
-
-The check probes all hosts at the same time, shows a table of their answers, warnings, and the
-errors that prevent the run.
-"""
+"""Decide whether a run uses several hosts, place its processes there, and check the hosts."""
 
 import argparse
 import logging
@@ -172,7 +168,7 @@ def _targets(
 
 
 def check(plan: Plan, config: Config, at_work: Sequence[Process] = ()) -> None:
-    """Probe the hosts and show their answers; UserError if anything prevents the run."""
+    """Probe all hosts at once and show their answers; UserError if anything prevents the run."""
     answers = ask(plan, at_work)
     ours = answers[0].facts.get("code")
     for line in console.table([_COLUMNS, *(_row(answer, ours) for answer in answers)]):

@@ -1,7 +1,5 @@
 """Check this machine before a run starts; a shortage of cores, memory or disk only warns."""
 
-from __future__ import annotations
-
 import logging
 import os
 import shlex
@@ -9,7 +7,7 @@ import subprocess
 import sys
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import NamedTuple
 
 from a3c.cluster.plan import Plan
 from a3c.config import Config, command_line, user_code
@@ -21,9 +19,6 @@ from a3c.process import process_records
 from a3c.process.console import command, count
 from a3c.process.environment import code_environment, process_environment
 from a3c.run.rundir import REPOSITORY, Room, RunDir, copied_from, refusing, room
-
-if TYPE_CHECKING:
-    from gymnasium.spaces import Space
 
 log = logging.getLogger(__name__)
 
@@ -137,7 +132,7 @@ def decide_isolation(wanted: str, *, across_hosts: bool) -> tuple[bool, str | No
     return False, f"not isolated, as this machine forbids it ({reason}): {danger} here"
 
 
-def check_network(config: Config, space: Space[Any]) -> None:
+def check_network(config: Config, space: object) -> None:
     """Raise UserError if the network can't take these observations, or the user's own one fails."""
     place = config.network.network
     module, colon, _ = place.partition(":")

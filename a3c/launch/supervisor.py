@@ -24,7 +24,7 @@ from a3c.keeper.restarts import Limits, RestartPolicy
 from a3c.keeper.spec import Process
 from a3c.process import process_records
 from a3c.process.environment import code_environment
-from a3c.process.process_records import Identity, ProcessRecord
+from a3c.process.process_records import Identity
 from a3c.process.signals import SAME_WITHIN_S, not_ignored
 from a3c.run.rundir import RunDir
 
@@ -120,21 +120,20 @@ class ChildKeepers:
         except OSError as error:  # such as too many processes; it counts as killed
             log.error("the keeper of %s can't start (%s)", process.name, error.strerror)
 
-    def is_killed(self, name: str) -> bool:
-        """Whether a signal killed a keeper; it handles other signals than SIGKILL as requests."""
-        return name not in self._children or (self._children[name].poll() or 0) < 0
+    def look(self, name: str) -> tuple[int | None, bool]:
+        """The exit code of a keeper, and whether it was killed; None while it runs.
 
-    def exit_code(self, name: str) -> int | None:
-        """The exit code of a keeper; None while it runs, 0 if it was told to end."""
+        The code is 0 if it was told to end, as by any signal but SIGKILL.
+        """
         if name not in self._children:
-            return EXIT_FATAL
+            return EXIT_FATAL, True
         code = self._children[name].poll()
-        if code is None or code == EXIT_OK:
-            return code
+        if not code:
+            return code, False
         if code < 0:
-            return 128 - code
+            return 128 - code, True
         record = process_records.read_record(self._run.record(name))
-        return EXIT_OK if record and record.state == "stopped" else code
+        return EXIT_OK if record and record.state == "stopped" else code, False
 
     def end(self, name: str, *, now: bool) -> bool:
         """Ask a keeper to end; False if it can't be asked yet."""
@@ -152,27 +151,18 @@ class RecordedKeepers:
         self._began_at = time.monotonic()
         self._replaced: dict[str, tuple[Identity | None, float]] = {}  # the old keeper, and when
 
-    def exit_code(self, name: str) -> int | None:
-        state, record = self._look(name)
-        if state in ("done", "stopped"):
-            return EXIT_OK
-        if state not in ("failed", "dead"):
-            return None
-        last = record.last_exit if record and state == "failed" else None
-        return (last and last.code) or EXIT_FATAL
-
-    def is_killed(self, name: str) -> bool:
-        state, record = self._look(name)
-        return record is not None and state == "dead"
-
-    def _look(self, name: str) -> tuple[str, ProcessRecord | None]:
-        """State and record of a process; "starting" until its newest keeper has written it."""
+    def look(self, name: str) -> tuple[int | None, bool]:
+        """The exit code and whether it was killed, as `ChildKeepers.look` returns them."""
         record = process_records.read_record(self._run.record(name))
         old, since = self._replaced.get(name, (None, self._began_at))
-        if record is not None and record.keeper != old:
-            return process_records.live_state(record), record
-        is_late = time.monotonic() - since > process_records.FIRST_RECORD_S
-        return "dead" if is_late else "starting", record
+        if record is None or record.keeper == old:  # the newest keeper has written nothing yet
+            is_late = time.monotonic() - since > process_records.FIRST_RECORD_S
+            return EXIT_FATAL if is_late else None, is_late and record is not None
+        state = process_records.live_state(record)
+        if state == "failed":
+            return (record.last_exit and record.last_exit.code) or EXIT_FATAL, False
+        codes = {"done": EXIT_OK, "stopped": EXIT_OK, "dead": EXIT_FATAL}
+        return codes.get(state), state == "dead"
 
     def start_again(self, process: Process, restarts: int) -> None:
         record = process_records.read_record(self._run.record(process.name))
@@ -243,11 +233,11 @@ class Supervisor:
             # A ps and the chief are needed, and of the workers at least one.
             workers = self._of_role("worker")
             codes = {name: self.exit_code(name) for name in [*self._servers, *workers]}
-            lost = [name for name, code in codes.items() if code not in (None, EXIT_OK)]
+            lost = {name: code for name, code in codes.items() if code}
             needed = [name for name in lost if name in (*self._servers, CHIEF)]
             if needed or (lost and set(workers) <= set(lost)):
-                failed = (needed or lost)[0]
-                return Outcome(codes[failed] or EXIT_FATAL, failed=failed)
+                failed = next(iter(needed or lost))
+                return Outcome(lost[failed], failed)
             if self.exit_code(CHIEF) == EXIT_OK:
                 self.is_over = True
                 # The chief has ended the run. A worker that starts late would wait for it forever.
@@ -300,9 +290,8 @@ class Supervisor:
 
     def exit_code(self, name: str) -> int | None:
         """The exit code of a keeper; None while it runs or is about to be restarted."""
-        code = self._keepers.exit_code(name)
-        is_final = self.is_over or self._kept[name].is_given_up
-        return code if code is None or is_final or not self._keepers.is_killed(name) else None
+        code, is_killed = self._keepers.look(name)
+        return code if self.is_over or self._kept[name].is_given_up or not is_killed else None
 
     def poll(self) -> None:
         """At most once a second, restart the keepers that are due, and start added workers."""
@@ -312,7 +301,7 @@ class Supervisor:
         self._polled_at = now
         self._warn_of_loss()
         for name, kept in self._kept.items():
-            if kept.is_given_up or not self._keepers.is_killed(name):
+            if kept.is_given_up or not self._keepers.look(name)[1]:
                 continue
             if kept.due_at is None:
                 decision = kept.policy.decide("crash", now - kept.started_at, beat=False)

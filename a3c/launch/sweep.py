@@ -10,7 +10,6 @@ import csv
 import difflib
 import io
 import itertools
-import json
 import logging
 import math
 import random
@@ -47,7 +46,6 @@ KEYS: dict[str, tuple[type, range | None, str]] = {  # with what is allowed, and
     "fixed": (dict, None, "a table of settings, for example seed = 1"),
     "vary": (dict, None, "a table of settings, for example seed = [1, 2, 3]"),
 }
-RESULTS = ("solved", "env_steps", "wall_s", "mean_return")
 Values = dict[str, Any]
 
 
@@ -74,21 +72,20 @@ class Sweep:
 class Trial:
     path: Path
     values: Values  # the varied settings
-    summary: Values | None = None
+    summary: Values = field(default_factory=dict)  # empty until it has ended
 
     @property
     def row(self) -> Values:
-        found = self.summary or {}
-        evaluation = found.get("evaluation") or {}
-        result = {name: found.get(name, "") for name in RESULTS[:-1]}
-        mean = evaluation.get("mean", found.get("mean_return_100"))
+        evaluation = self.summary.get("evaluation") or {}
+        result = {name: self.summary.get(name, "") for name in ("solved", "env_steps", "wall_s")}
+        mean = evaluation.get("mean", self.summary.get("mean_return_100"))
         return {"trial": self.path.name, **self.values, **result, "mean_return": mean}
 
     @property
     def rank(self) -> tuple[float, float]:
         """Sorts the best first: solved ones by env steps, then the others by mean return."""
         mean = self.row["mean_return"]
-        if self.summary and self.summary["solved"]:
+        if self.summary.get("solved"):
             return 0.0, float(self.summary["env_steps"])
         return (1.0, -float(mean)) if isinstance(mean, int | float) else (2.0, 0.0)
 
@@ -177,11 +174,12 @@ class Trainer:
 
     def train(self, trial: Trial) -> None:
         """Train a trial unless it has ended; its summary is set if it has then."""
-        summary, said = trial.path / "summary.json", trial.path.with_suffix(".log")
-        is_new = not (trial.path / "config.json").exists()
+        run, said = RunDir(trial.path), trial.path.with_suffix(".log")
+        is_new = not run.config.exists()
         if not is_new:
             self._check_same(trial)
-        if _state(summary) != "done" and not self.signal:
+        summary = read_json(dict, run.summary) or {}
+        if summary.get("state") != "done" and not self.signal:
             chosen = (f"{name} {command_line.plain(v)}" for name, v in trial.values.items())
             log.info("%s: %s", trial.path.name, ", ".join(chosen))
             code = self._launch(trial, said, is_new=is_new)
@@ -194,10 +192,10 @@ class Trainer:
                         said.parent.rmdir()
                 line = line.removeprefix(f"{program('launch_cluster.py')}: ")
                 raise UserError(f"{trial.path.name}: {line}")
-        state = _state(summary)
-        if state == "done":
-            trial.summary = json.loads(summary.read_bytes())
-        elif state == "failed":
+            summary = read_json(dict, run.summary) or {}
+        if summary.get("state") == "done":
+            trial.summary = summary
+        elif summary.get("state") == "failed":
             log.error("%s failed: see %s; %s tries it again", trial.path.name, said, self._again)
         else:
             log.warning("%s has not ended: %s goes on with it", trial.path.name, self._again)
@@ -315,7 +313,7 @@ def run(
 
 
 def _report(trial: Trial, trials: Sequence[Trial], number: int, trainer: Trainer) -> None:
-    if trial.summary is None:
+    if not trial.summary:
         return
     row = trial.row
     word = "solved" if row["solved"] else "done"
@@ -327,10 +325,6 @@ def _report(trial: Trial, trials: Sequence[Trial], number: int, trainer: Trainer
         each_s = (time.monotonic() - trainer.began_at) / trainer.num_trained
         left = f", about {roughly(each_s * (number - ended))} left"
     log.info("%d of %s%s", ended, count(number, "trial"), left)
-
-
-def _state(summary: Path) -> str | None:
-    return (read_json(dict, summary) or {}).get("state")
 
 
 def _show(trials: Sequence[Trial], folder: Path) -> None:
@@ -359,7 +353,7 @@ class _Study:
         except ImportError:
             raise UserError("this sweep needs optuna: run `.venv/bin/pip install optuna`") from None
         optuna.logging.set_verbosity(optuna.logging.WARNING)
-        self._sweep, self._running = sweep, optuna.trial.TrialState.RUNNING
+        self._sweep = sweep
         file = f"sqlite:///{(folder / 'optuna.db').absolute()}"
         self._study = optuna.create_study(study_name="sweep", storage=file, load_if_exists=True)
         seed = sweep.draw_seed + len(self._study.trials)
@@ -379,9 +373,8 @@ class _Study:
 
     def tell(self, number: int, trial: Trial) -> None:
         """Report a result once, as a number that is lower for a better rank."""
-        if self._study.get_trials(deepcopy=False)[number].state == self._running:
-            kind, value = trial.rank
-            self._study.tell(number, value + kind * 1e12)
+        kind, value = trial.rank
+        self._study.tell(number, value + kind * 1e12, skip_if_finished=True)
 
 
 def act(arguments: argparse.Namespace) -> int:

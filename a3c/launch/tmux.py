@@ -184,32 +184,28 @@ def _set_environment(server: libtmux.Server, session: str, environment: Mapping[
 
 
 def _open_window(server: libtmux.Server, session: str, name: str, panes: Sequence[Pane]) -> None:
-    # Without -d the new window is current, and the options of `_run_in` apply to it.
+    # Without -d the new window is current, and the options apply to it. They are set in the same
+    # call, before the pane's process can end.
     new = ("new-window", "-t", f"{session}:", "-n", name)
-    window_id, pane_id = _run_in(server, new, panes[0])
+    options = [
+        word for pair in _WINDOW_OPTIONS.items() for word in (";", "set-option", "-w", *pair)
+    ]
+    window_id, pane_id = _run_in(server, new, panes[0], *options)
     for pane in panes[1:]:
         pane_id = _split(server, window_id, pane_id, pane)
 
 
 def _split(server: libtmux.Server, window: str, last: str, pane: Pane) -> str:
     """Start a pane after the last pane of a window; return its id."""
-    _, pane_id = _run_in(server, ("split-window", "-d", "-t", last), pane, window)
+    _, pane_id = _run_in(server, ("split-window", "-d", "-t", last), pane)
     _output(server, "select-layout", "-t", window, "tiled")  # else the next split has no room
     return pane_id
 
 
-def _run_in(
-    server: libtmux.Server, command: Sequence[str], pane: Pane, window: str = ""
-) -> list[str]:
+def _run_in(server: libtmux.Server, command: Sequence[str], pane: Pane, *options: str) -> list[str]:
     """Start a pane by this command of tmux; return the ids of its window and of itself."""
-    argv = pane.argv if len(pane.argv) > 1 else ("env", *pane.argv)  # no single word: no shell
-    options = [  # set in the same call, before the pane's process can end
-        word
-        for key, value in _WINDOW_OPTIONS.items()
-        for word in (";", "set-option", "-w", *(("-t", window) if window else ()), key, value)
-    ]
     report = ("-P", "-F", "#{window_id} #{pane_id}", "-c", "#{session_path}")
-    ids = _output(server, *command, *report, *map(_escaped, argv), *options).split()
+    ids = _output(server, *command, *report, *map(_escaped, pane.argv), *options).split()
     # Our own option too, because a program may change tmux's title.
     _output(server, "set-option", "-p", "-t", ids[1], "@a3c_title", pane.title)
     _output(server, "select-pane", "-t", ids[1], "-T", pane.title)
@@ -239,8 +235,7 @@ def start_again(server: libtmux.Server, label: str, pane: Pane) -> None:
 
 
 def close_session(server: libtmux.Server, label: str) -> None:
-    if session := find_session(server, label):
-        server.cmd("kill-session", "-t", session)
+    server.cmd("kill-session", "-t", f"={session_name(label)}")
 
 
 def _escaped(word: str) -> str:

@@ -80,8 +80,8 @@ def list_runs(_arguments: argparse.Namespace) -> None:
 def logs(arguments: argparse.Namespace) -> None:
     """Print the logs; with several processes, each line starts with its process's name."""
     found = rundir.find(arguments.run)
-    folder, wanted = found.path / "logs", arguments.process
-    if wanted and not (folder / f"{wanted}.log").exists():
+    wanted = arguments.process
+    if wanted and not found.log(wanted).exists():
         remedy = "see `status`"
         with contextlib.suppress(UserError):
             rundir.find(wanted)
@@ -89,7 +89,7 @@ def logs(arguments: argparse.Namespace) -> None:
         raise UserError(f"{found.name} has no log of {wanted!r}: {remedy}")
     followers: dict[Path, RowFollower] = {}
     while True:
-        files = [folder / f"{wanted}.log"] if wanted else sorted(folder.glob("*.log"))
+        files = [found.log(wanted)] if wanted else sorted((found.path / "logs").glob("*.log"))
         prefix = len(files) > 1
         for file in files:  # also those of processes that started later
             try:
@@ -201,8 +201,8 @@ def add(arguments: argparse.Namespace) -> None:
 def _add(run: RunDir, wanted: int) -> None:
     plan = Plan.load(run)
     workers = sorted((*plan.of_role("worker"), *plan.reserved), key=lambda process: process.task)
-    records = {r.name: r for r in process_records.read_records(run.path)}
-    left = [name for name, record in records.items() if record.state in ENDED_STATES]
+    records = process_records.read_records(run.path)
+    left = [record.name for record in records if record.state in ENDED_STATES]
     free = [p for p in workers[1:] if p in plan.reserved or p.name in left]  # never the chief
     if wanted > len(free):
         what = f"add {wanted}: {run.name} has {len(workers)} addresses of workers"
@@ -229,11 +229,10 @@ def _add(run: RunDir, wanted: int) -> None:
 def with_added(plan: Plan, chosen: Sequence[Process]) -> Plan:
     """The plan with the added workers among its processes, in task order."""
     more = [process for process in chosen if process in plan.reserved]
-    workers = sorted([*plan.of_role("worker"), *more], key=lambda process: process.task)
-    others = [process for process in plan.processes if process.role not in ("ps", "worker")]
-    processes = (*plan.of_role("ps"), *workers, *others)
+    order = {"ps": 0, "worker": 1}
+    processes = sorted([*plan.processes, *more], key=lambda p: (order.get(p.role, 2), p.task))
     reserved = tuple(process for process in plan.reserved if process not in chosen)
-    return dataclasses.replace(plan, processes=processes, reserved=reserved)
+    return dataclasses.replace(plan, processes=tuple(processes), reserved=reserved)
 
 
 def remove(arguments: argparse.Namespace) -> None:
