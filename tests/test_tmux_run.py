@@ -71,7 +71,7 @@ def test_a_run_ends_by_itself_with_a_dead_proxy_no_python_on_path_and_tmux_set(t
 
 
 def test_sixteen_workers_train_in_two_windows_and_leave_nothing(tmux: Tmux) -> None:
-    path = tmux.start("my.run", "--workers", "16", "--max-env-steps", "1000000000")
+    path = tmux.start("my.run", "--workers", "16")
     session = f"={session_of(path)}"
     panes = tmux("list-panes", "-s", "-t", session, "-F", "#{window_name} #{@a3c_title}")
     workers = [f"workers-{1 + i // 8} worker-{i}" for i in range(16)]

@@ -9,7 +9,7 @@ from typing import Any
 from a3c.launch import tmux
 from a3c.process import process_records
 from a3c.run.rundir import RunDir
-from tests.runs import call, call_script
+from tests.runs import ENDLESS, call, call_script
 
 
 class Tmux:
@@ -29,7 +29,10 @@ class Tmux:
         """Start a run that continues until it is stopped; returns its directory."""
         done = self.launch(
             *("--mode", "tmux", "--env-id", "CartPole-v1", "--run-dir", run),
-            *("--stop-at-return", "none", "--log-interval", "0.2", *arguments),
+            *ENDLESS,
+            "--log-interval",
+            "0.2",
+            *arguments,
             **variables,
         )
         assert done.returncode == 0, done.stderr
