@@ -1,7 +1,6 @@
 """The layers of a configuration: defaults < preset < `--config FILE` < flags, and their parser."""
 
 import argparse
-import dataclasses
 import difflib
 import fnmatch
 import json
@@ -20,12 +19,12 @@ from a3c.process.environment import REPOSITORY
 
 PRESETS = REPOSITORY / "presets"
 
-# Settings of earlier versions, by section.
-_REMOVED = {"cluster": ("overlap", "start_cores"), "env": ("episodic_points",)}
+# Settings of earlier versions.
+_REMOVED = ("cluster.overlap", "cluster.start_cores", "env.episodic_points")
 # Values for settings that older runs lack.
-_AS_BEFORE = {"learning": {"samples_per_step": 0, "predict_weights": False}}
+_AS_BEFORE = {"samples_per_step": 0, "predict_weights": False}
 
-Layer = dict[str, dict[str, Any]]
+Layer = dict[str, Any]  # settings by name
 
 # The names of our flags in other programs.
 _MEANT = {
@@ -111,10 +110,7 @@ def from_tables(tables: Any, source: str, *, of_run: bool = False) -> Layer:
     """
     if not isinstance(tables, dict):
         raise UserError(f"{source}: give tables named {', '.join(SECTIONS)}")
-    layer: Layer = {
-        section: dataclasses.asdict(cls()) | _AS_BEFORE.get(section, {}) if of_run else {}
-        for section, cls in SECTIONS.items()
-    }
+    layer: Layer = flat(Config()) | _AS_BEFORE if of_run else {}
     for section, values in tables.items():
         if section in OPTIONS and section not in SECTIONS:
             table = OPTIONS[section].section
@@ -125,13 +121,12 @@ def from_tables(tables: Any, source: str, *, of_run: bool = False) -> Layer:
             raise UserError(f"{source}: {section} = {shown(values)} is refused: give a table")
         names = [option.name for option in OPTIONS.values() if option.section == section]
         for name, value in values.items():
-            if of_run and name in _REMOVED.get(section, ()):
+            if of_run and f"{section}.{name}" in _REMOVED:
                 continue
             if name not in names:
                 word = name if name.isprintable() else repr(name)
                 raise UserError(f"{source}: unknown key {section}.{word}: {suggest(name, names)}")
-            key = f"{source}: {section}.{name}"
-            layer[section][name] = coerce(OPTIONS[name], value, key)
+            layer[name] = coerce(OPTIONS[name], value, f"{source}: {section}.{name}")
     return layer
 
 
@@ -193,14 +188,15 @@ def preset_for(env_id: str) -> str | None:
 
 def merge(layers: Sequence[Layer]) -> Config:
     """One configuration from layers; later layers override earlier ones."""
-    merged: Layer = {section: {} for section in SECTIONS}
+    merged: Layer = {}
     for layer in layers:
-        for section, values in layer.items():
-            merged[section].update(values)
-    cluster = merged["cluster"]
-    if cluster.get("max_workers"):
-        cluster.setdefault("workers", min(ClusterConfig.workers, cluster["max_workers"]))
-    sections = {name: cls(**merged[name]) for name, cls in SECTIONS.items()}
+        merged.update(layer)
+    if merged.get("max_workers"):
+        merged.setdefault("workers", min(ClusterConfig.workers, merged["max_workers"]))
+    sections = {
+        section: cls(**{name: v for name, v in merged.items() if OPTIONS[name].section == section})
+        for section, cls in SECTIONS.items()
+    }
     return validate(Config(**sections))
 
 
@@ -270,8 +266,7 @@ def sources(
     for key, text in vars(namespace).items():
         if key.startswith("config."):
             option = OPTIONS[key.removeprefix("config.")]
-            value = coerce(option, parse_text(option, text), option.flag)
-            flags.setdefault(option.section, {})[option.name] = value
+            flags[option.name] = coerce(option, parse_text(option, text), option.flag)
     file_layer = read_file(namespace.config) if namespace.config else {}
     given = [(str(namespace.config), file_layer), ("flag", flags)]
     preset = namespace.preset
@@ -283,8 +278,7 @@ def sources(
     if preset == "auto":
         env_id = merge([file_layer, flags]).env.env_id
         # A file that sets every option, as a run's config.json does, leaves nothing to a preset.
-        is_complete = sum(len(values) for values in file_layer.values()) == len(OPTIONS)
-        preset = None if is_complete else preset_for(env_id)
+        preset = None if len(file_layer) == len(OPTIONS) else preset_for(env_id)
     if preset in (None, "none"):
         return given, None
     return [(f"preset {preset}", read_preset(preset)), *given], preset
@@ -331,7 +325,7 @@ def make_parser(
         help_text = metadata["help"].replace("%", "%%")
         if option.choices:
             help_text += f" [{', '.join(option.choices)}]"
-        value = (preset or {}).get(option.section, {}).get(option.name)
+        value = (preset or {}).get(option.name)
         if value is not None:
             help_text += f" (preset: {plain(value)})"
         elif option.kind is not dict and option.field.default not in (None, ()):
