@@ -76,10 +76,14 @@ def parse_path(text: str) -> Path:
 
 
 class Parser(argparse.ArgumentParser):
-    """An argument parser that reports an error in one line and exits with code 2."""
+    """A parser with --version and whole flags only; an error is one line and exit code 2."""
 
     def __init__(self, **settings: Any) -> None:
-        super().__init__(**settings)
+        super().__init__(allow_abbrev=False, **settings)
+        if self.add_help:
+            version = f"a3c-cluster {__version__}"
+            about = "print the version"
+            self.add_argument("--version", action="version", version=version, help=about)
         # By default argparse reads -1 and -0.5 as numbers, but -1e-3 and -inf as flags.
         self._negative_number_matcher = re.compile(r"-(\d|\.\d|inf|nan)", re.IGNORECASE)
 
@@ -290,11 +294,6 @@ def changes(before: Config, after: Config) -> list[str]:
     return [f"{n} {shown(v)} -> {shown(new[n])}" for n, v in flat(before).items() if v != new[n]]
 
 
-def add_version(parser: argparse.ArgumentParser) -> None:
-    version = f"a3c-cluster {__version__}"
-    parser.add_argument("--version", action="version", version=version, help="print the version")
-
-
 def make_parser(
     prog: str,
     description: str,
@@ -309,9 +308,8 @@ def make_parser(
     The help shows each setting's default, or the value that `preset` gives it; the rare ones only
     with `everything`.
     """
-    parser = Parser(prog=prog, description=description, allow_abbrev=False, **layout)
+    parser = Parser(prog=prog, description=description, **layout)
     parser.add_argument("--help-all", action="help", help="show every setting")
-    add_version(parser)
     if extra:
         extra(parser)
     group = parser.add_argument_group("configuration: defaults < preset < file < flags")
