@@ -450,7 +450,7 @@ def main() -> int:
 if __name__ == "__main__":
     try:
         sys.exit(main())
-    except BrokenPipeError:
-        sys.exit(console.broken_pipe_exit())
+    except BrokenPipeError as error:
+        sys.exit(console.refuse_system("benchmarks.results", error))
     except A3CError as error:
         sys.exit(console.refuse("benchmarks.results", error))
