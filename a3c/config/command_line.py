@@ -91,18 +91,16 @@ class Parser(argparse.ArgumentParser):
         """Print the error in one line, with a similar flag if one was mistyped."""
         if message.startswith("unrecognized arguments: "):
             word = next(iter(message.split(": ", 1)[1].split()), "''")
-            flags = [flag for action in self._actions for flag in action.option_strings]
             flag = word.split("=")[0].lower().replace("_", "-")
-            known = [name for name in flags if name not in ("-h", "--help")]
+            known = [name for name in self._option_string_actions if name not in ("-h", "--help")]
             meant = [name for name in known if name == flag or flag in _MEANT.get(name, "").split()]
             near = meant or difflib.get_close_matches(flag, known, 2, 0.65)
             remedy = f"did you mean {' or '.join(near)}?" if near else "see --help"
             message = f"unknown argument {word}: {remedy}"
         ignored = r"argument (\S+)/(\S+): ignored explicit argument '(.*)'"
         message = re.sub(ignored, r"\1=\3 is refused: give \1 or \2, without a value", message)
-        for kind, wanted in (("int", "a whole number"), ("float", "a number")):
-            invalid = f"invalid {kind} value: (.*)"
-            message = re.sub(invalid, rf"\1 is refused: give {wanted}", message)
+        message = re.sub("invalid int value: (.*)", r"\1 is refused: give a whole number", message)
+        message = re.sub("invalid float value: (.*)", r"\1 is refused: give a number", message)
         self.exit(2, f"{Path(self.prog).name}: {console.one_line(' '.join(message.split()))}\n")
 
 
