@@ -25,7 +25,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from a3c.config import Config
-from a3c.config.command_line import Parser, add_version, parse_path
+from a3c.config.command_line import Parser, parse_path
 from a3c.errors import EXIT_OK, A3CError, PlayError, UserError
 from a3c.play.locate import Source, find_checkpoint
 from a3c.play.window import Window, missing_display
@@ -50,13 +50,10 @@ MAX_SECONDS = 1e6
 
 def parse(argv: Sequence[str] | None) -> argparse.Namespace:
     """Parse the command line; errors exit with code 2."""
-    parser = Parser(
-        prog=PROG, description="Play whole games with a checkpoint.", allow_abbrev=False
-    )
+    parser = Parser(prog=PROG, description="Play whole games with a checkpoint.")
     parser.add_argument(
         "source", nargs="?", metavar="RUN_OR_CHECKPOINT", help="default: the newest run"
     )
-    add_version(parser)
     parser.add_argument("--episodes", type=int, default=20, metavar="N", help="whole games (20)")
     parser.add_argument(
         "--greedy",

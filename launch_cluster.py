@@ -186,7 +186,7 @@ def _parse(arguments: list[str]) -> tuple[Config, argparse.Namespace, list[str]]
 
     With `--resume`, the settings of the run are the base, and its directory and preset are taken.
     """
-    parser = command_line.Parser(prog=PROG, add_help=False, allow_abbrev=False)
+    parser = command_line.Parser(prog=PROG, add_help=False)
     add_arguments(parser)
     known, _ = parser.parse_known_args(arguments)
     resumed = base = None
@@ -230,7 +230,7 @@ def _train_seeds(arguments: list[str], chosen: argparse.Namespace, path: Path) -
         raise UserError(
             f"--seeds with {flag}: it trains here, and the same command goes on: leave {flag} out"
         )
-    own = command_line.Parser(prog=PROG, add_help=False, allow_abbrev=False)
+    own = command_line.Parser(prog=PROG, add_help=False)
     for flag in ("--seeds", "--run-dir", "--mode", "--seed", "--at-once"):
         own.add_argument(flag)
     _, others = own.parse_known_args(arguments)

@@ -11,7 +11,7 @@ import sys
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-from a3c.config.command_line import Parser, add_version, parse_path
+from a3c.config.command_line import Parser, parse_path
 from a3c.errors import EXIT_OK, A3CError, UserError
 from a3c.play.locate import find_checkpoint
 from a3c.process import console
@@ -26,10 +26,7 @@ LOOKS = ("filters", "saliency")  # drawn only on request: they need TensorFlow
 
 def parse(argv: Sequence[str] | None) -> argparse.Namespace:
     """Parse the command line; errors exit with code 2."""
-    parser = Parser(
-        prog=PROG, description="Draw how runs went, and what was learned.", allow_abbrev=False
-    )
-    add_version(parser)
+    parser = Parser(prog=PROG, description="Draw how runs went, and what was learned.")
     parser.add_argument(
         "runs",
         nargs="*",

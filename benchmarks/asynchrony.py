@@ -102,7 +102,7 @@ class Learned(NamedTuple):
 
 def preset(task: str, workers: int = 1) -> Config:
     """The configuration of a task's preset."""
-    return command_line.merge([command_line.read_preset(task), {"cluster": {"workers": workers}}])
+    return command_line.merge([command_line.read_preset(task), {"workers": workers}])
 
 
 def remedy_flags(remedy: str, task: str, workers: int) -> list[str]:

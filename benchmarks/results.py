@@ -411,9 +411,7 @@ def parse(words: Sequence[str]) -> argparse.Namespace:
     """The command line; what comes after `--` is for the launcher."""
     words = list(words)
     end = words.index("--") if "--" in words else len(words)
-    parser = command_line.Parser(
-        prog="benchmarks.results", description=__doc__.splitlines()[0], allow_abbrev=False
-    )
+    parser = command_line.Parser(prog="benchmarks.results", description=__doc__.splitlines()[0])
     parser.add_argument("--games", nargs="+", default=GAMES, metavar="GAME", help="or env ids")
     parser.add_argument("--seeds", nargs="+", type=int, default=SEEDS, metavar="N")
     parser.add_argument("--env-steps", nargs="+", type=int, default=(), metavar="N", help="stages")
@@ -452,7 +450,7 @@ def main() -> int:
 if __name__ == "__main__":
     try:
         sys.exit(main())
-    except BrokenPipeError:
-        sys.exit(console.broken_pipe_exit())
+    except BrokenPipeError as error:
+        sys.exit(console.refuse_system("benchmarks.results", error))
     except A3CError as error:
         sys.exit(console.refuse("benchmarks.results", error))

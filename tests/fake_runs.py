@@ -25,7 +25,7 @@ def configure(**changes: Any) -> Config:
     layer: command_line.Layer = {}
     for name, value in changes.items():
         option = options.OPTIONS[name]
-        layer.setdefault(option.section, {})[name] = options.coerce(option, value, name)
+        layer[name] = options.coerce(option, value, name)
     return command_line.merge([layer])
 
 

@@ -9,7 +9,6 @@ from hypothesis import strategies as st
 
 from a3c import config as settings
 from a3c.config import Config, Share, command_line
-from a3c.config.command_line import Layer
 from a3c.config.options import OPTIONS, Option
 from a3c.launch.run_summary import sharing
 from tests.clusters import config
@@ -70,18 +69,18 @@ def setting(option: Option) -> st.SearchStrategy[Any]:
 
 
 @st.composite
-def layers(draw: st.DrawFn) -> Layer:
+def tables(draw: st.DrawFn) -> dict[str, dict[str, Any]]:
     names = draw(st.lists(st.sampled_from(sorted(OPTIONS)), unique=True, max_size=8))
-    layer: Layer = {}
+    made: dict[str, dict[str, Any]] = {}
     for name in names:
         option = OPTIONS[name]
-        layer.setdefault(option.section, {})[name] = draw(setting(option))
-    return layer
+        made.setdefault(option.section, {})[name] = draw(setting(option))
+    return made
 
 
-@given(layers())
-def test_a_configuration_comes_back_from_json_bit_for_bit_and_from_flags(layer: Layer) -> None:
-    before = command_line.merge([command_line.from_tables(layer, "test")])
+@given(tables())
+def test_a_configuration_comes_back_from_json_bit_for_bit_and_from_flags(drawn: Any) -> None:
+    before = command_line.merge([command_line.from_tables(drawn, "test")])
     text = json.dumps(settings.to_dict(before), allow_nan=False)
     after = command_line.from_dict(json.loads(text), "test")
     assert repr(after) == repr(before)  # repr tells 1 from 1.0 and 0.0 from -0.0
@@ -150,14 +149,14 @@ def test_several_workers_that_gather_adam_steps_predict_weights() -> None:
 
 def test_breakout_is_the_atari_preset_with_a_goal() -> None:
     atari, breakout = (command_line.read_preset(name) for name in ("atari", "breakout"))
-    del breakout["env"]["env_id"], breakout["run"]["stop_at_return"]
+    del breakout["env_id"], breakout["stop_at_return"]
     assert breakout == atari
 
 
 def test_without_a_number_of_workers_there_are_no_more_than_at_most() -> None:
-    assert command_line.merge([{"cluster": {"max_workers": 1}}]).cluster.workers == 1
+    assert command_line.merge([{"max_workers": 1}]).cluster.workers == 1
     most = settings.ClusterConfig.workers + 1
-    assert command_line.merge([{"cluster": {"max_workers": most}}]).cluster.workers == most - 1
+    assert command_line.merge([{"max_workers": most}]).cluster.workers == most - 1
 
 
 def test_steps_hold_more_samples_where_gradients_are_too_old() -> None:

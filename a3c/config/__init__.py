@@ -34,6 +34,7 @@ def option(
 
 everyday = functools.partial(option, is_everyday=True)  # `--help` shows it, not only `--help-all`
 unset = functools.partial(option, None)
+switch = functools.partial(option, False)
 
 
 def window_start(what: str) -> Any:
@@ -66,8 +67,8 @@ class EnvConfig:
     )
     frame_skip: int = option(4, "Atari: frames that one action is held for", (1, 60))
     frame_stack: int = option(4, "Atari: frames that one observation holds", (1, 16))
-    repeat_first_frame: bool = option(
-        False, "Atari: a game's first observation holds its first frame again and again, not black"
+    repeat_first_frame: bool = switch(
+        "Atari: a game's first observation holds its first frame again and again, not black"
     )
     noop_max: int = option(30, "Atari: up to this many no-ops at the start of a game", (0, 250))
     fire_on_reset: bool = option(True, "Atari: press fire at the start where the game waits for it")
@@ -75,21 +76,21 @@ class EnvConfig:
         "Atari: chance that the last action is repeated (the id's own if unset: v5 0.25, v4 0)",
         (0.0, 1.0),
     )
-    episodic_life: bool = option(False, "Atari: a lost life ends the episode, for learning only")
+    episodic_life: bool = switch("Atari: a lost life ends the episode, for learning only")
     actions: tuple[int, ...] = option((), "Discrete: play only these actions", (0, None))
     wrapper: tuple[dict[str, Any], ...] = option(
         (),
         "wrap each environment in package.module:Wrapper, or a JSON object with this name and "
         "arguments; the first is innermost; repeatable",
     )
-    action_masks: bool = option(
-        False, 'never play actions that the environment forbids in info["action_mask"]'
+    action_masks: bool = switch(
+        'never play actions that the environment forbids in info["action_mask"]'
     )
-    normalize_observations: bool = option(
-        False, "subtract the running mean and divide by the deviation, shared by all workers"
+    normalize_observations: bool = switch(
+        "subtract the running mean and divide by the deviation, shared by all workers"
     )
-    normalize_rewards: bool = option(
-        False, "divide rewards by the running deviation of discounted returns, likewise shared"
+    normalize_rewards: bool = switch(
+        "divide rewards by the running deviation of discounted returns, likewise shared"
     )
 
 
@@ -103,9 +104,7 @@ class NetworkConfig:
     hidden_sizes: tuple[int, ...] = option((64, 64), "mlp: units of each hidden layer", (1, 65536))
     activation: Literal["tanh", "relu", "elu"] = option("tanh", "mlp: activation of hidden layers")
     lstm_size: int = option(256, "units of the LSTM, in networks that have one", (1, 65536))
-    separate_value: bool = option(
-        False, "give policy and value a trunk each instead of a shared one"
-    )
+    separate_value: bool = switch("give policy and value a trunk each instead of a shared one")
     initialization: Literal["orthogonal", "paper"] = option(
         "orthogonal", "initial weights: orthogonal, or the paper's uniform 1/sqrt(fan-in)"
     )
@@ -205,9 +204,7 @@ class LearningConfig:
     )
     entropy_anneal_start: int | None = window_start("the entropy weight")
     entropy_anneal_steps: int | None = window_end("the entropy weight")
-    normalize_advantages: bool = option(
-        False, "scale the advantages of a push to mean 0, deviation 1"
-    )
+    normalize_advantages: bool = switch("scale the advantages of a push to mean 0, deviation 1")
     advantage_horizon: int = option(
         0,
         "scale advantages by running moments over about so many samples of all workers (0: off)",
@@ -305,10 +302,9 @@ class RunConfig:
     stop_worker_games: int | None = unset(
         "instead, one worker's games whose mean must reach --stop-at-return first", (1, 100)
     )
-    push_winner: bool = option(
-        False,
+    push_winner: bool = switch(
         "a worker whose own last games reach --stop-at-return puts the weights that it played with "
-        "on the ps",
+        "on the ps"
     )
     patience: int | None = unset(
         "end when so many evaluations in a row were no better than the best; starts the evaluator",
@@ -317,13 +313,11 @@ class RunConfig:
     start_from: str | None = everyday(None, "weights to begin with: RUN, a checkpoint or zoo/NAME")
     checkpoint_interval_s: float = everyday(60.0, "seconds between checkpoints", (0.1, 1e7))
     keep_checkpoints: int = option(5, "newest checkpoints to keep, besides the best", (1, 10_000))
-    render: bool = option(
-        False, "show a game in a window, where there is a display; starts the evaluator"
-    )
+    render: bool = switch("show a game in a window, where there is a display; starts the evaluator")
     render_worker: int | None = unset(
         "show a game of training of this worker in a window, where there is a display", (0, 99_999)
     )
-    log_games: bool = option(False, "workers log a line for each of their games that ends")
+    log_games: bool = switch("workers log a line for each of their games that ends")
     log_policy_every: int = option(
         0,
         "workers log the policy and the value in their first environment once in so many env "
@@ -344,8 +338,8 @@ class RunConfig:
         "whole games that confirm that a run is solved, or are played at its end (0: none)",
         (0, 100_000),
     )
-    evaluation_greedy: bool = option(
-        False, "evaluation games take the most probable actions instead of sampled ones"
+    evaluation_greedy: bool = switch(
+        "evaluation games take the most probable actions instead of sampled ones"
     )
 
 
@@ -431,10 +425,6 @@ class Share(NamedTuple):
     def push(self) -> float:
         return self.samples / self.minibatches
 
-    def __str__(self) -> str:
-        games = "1 environment" if self.envs == 1 else f"{self.envs} environments"
-        return f"{games} × {self.rollout_length} steps"
-
 
 @dataclass(frozen=True)
 class Config:
@@ -459,9 +449,8 @@ class Config:
 
     @property
     def _set_samples_per_step(self) -> int:
-        unset = self.env.envs * self.learning.rollout_length
         given = self.learning.samples_per_step
-        return unset if given is None else given
+        return self.env.envs * self.learning.rollout_length if given is None else given
 
     @property
     def predicts_weights(self) -> bool:
@@ -493,8 +482,7 @@ class Config:
         if minibatches is None:
             step = self._set_samples_per_step
             push = max(step / workers, learning.smallest_push)
-            parts = round(envs * length / push) if step else 1
-            minibatches = max(1, parts)
+            minibatches = max(1, round(envs * length / push)) if step else 1
         return Share(envs, length, minibatches)
 
     def for_recurrent(self) -> Self:
@@ -526,8 +514,7 @@ def to_dict(config: Config) -> dict[str, dict[str, Any]]:
 def identity(config: Config) -> dict[str, Any]:
     """The settings that a checkpoint's variables depend on: environment, network and optimizer."""
     tables = to_dict(config)
-    own = ("envs", "envs_per_worker", "episodic_life", "max_episode_steps")
-    for name in own:
+    for name in ("envs", "envs_per_worker", "episodic_life", "max_episode_steps"):
         del tables["env"][name]
     optimizer: str = config.learning.optimizer
     if config.learning.optimizer_statistics != "shared":  # then the ps holds none

@@ -1,7 +1,6 @@
 """The layers of a configuration: defaults < preset < `--config FILE` < flags, and their parser."""
 
 import argparse
-import dataclasses
 import difflib
 import fnmatch
 import json
@@ -20,12 +19,12 @@ from a3c.process.environment import REPOSITORY
 
 PRESETS = REPOSITORY / "presets"
 
-# Settings of earlier versions, by section.
-_REMOVED = {"cluster": ("overlap", "start_cores"), "env": ("episodic_points",)}
+# Settings of earlier versions.
+_REMOVED = ("cluster.overlap", "cluster.start_cores", "env.episodic_points")
 # Values for settings that older runs lack.
-_AS_BEFORE = {"learning": {"samples_per_step": 0, "predict_weights": False}}
+_AS_BEFORE = {"samples_per_step": 0, "predict_weights": False}
 
-Layer = dict[str, dict[str, Any]]
+Layer = dict[str, Any]  # settings by name
 
 # The names of our flags in other programs.
 _MEANT = {
@@ -77,10 +76,14 @@ def parse_path(text: str) -> Path:
 
 
 class Parser(argparse.ArgumentParser):
-    """An argument parser that reports an error in one line and exits with code 2."""
+    """A parser with --version and whole flags only; an error is one line and exit code 2."""
 
     def __init__(self, **settings: Any) -> None:
-        super().__init__(**settings)
+        super().__init__(allow_abbrev=False, **settings)
+        if self.add_help:
+            version = f"a3c-cluster {__version__}"
+            about = "print the version"
+            self.add_argument("--version", action="version", version=version, help=about)
         # By default argparse reads -1 and -0.5 as numbers, but -1e-3 and -inf as flags.
         self._negative_number_matcher = re.compile(r"-(\d|\.\d|inf|nan)", re.IGNORECASE)
 
@@ -88,18 +91,16 @@ class Parser(argparse.ArgumentParser):
         """Print the error in one line, with a similar flag if one was mistyped."""
         if message.startswith("unrecognized arguments: "):
             word = next(iter(message.split(": ", 1)[1].split()), "''")
-            flags = [flag for action in self._actions for flag in action.option_strings]
             flag = word.split("=")[0].lower().replace("_", "-")
-            known = [name for name in flags if name not in ("-h", "--help")]
+            known = [name for name in self._option_string_actions if name not in ("-h", "--help")]
             meant = [name for name in known if name == flag or flag in _MEANT.get(name, "").split()]
             near = meant or difflib.get_close_matches(flag, known, 2, 0.65)
             remedy = f"did you mean {' or '.join(near)}?" if near else "see --help"
             message = f"unknown argument {word}: {remedy}"
         ignored = r"argument (\S+)/(\S+): ignored explicit argument '(.*)'"
         message = re.sub(ignored, r"\1=\3 is refused: give \1 or \2, without a value", message)
-        for kind, wanted in (("int", "a whole number"), ("float", "a number")):
-            invalid = f"invalid {kind} value: (.*)"
-            message = re.sub(invalid, rf"\1 is refused: give {wanted}", message)
+        message = re.sub("invalid int value: (.*)", r"\1 is refused: give a whole number", message)
+        message = re.sub("invalid float value: (.*)", r"\1 is refused: give a number", message)
         self.exit(2, f"{Path(self.prog).name}: {console.one_line(' '.join(message.split()))}\n")
 
 
@@ -111,10 +112,7 @@ def from_tables(tables: Any, source: str, *, of_run: bool = False) -> Layer:
     """
     if not isinstance(tables, dict):
         raise UserError(f"{source}: give tables named {', '.join(SECTIONS)}")
-    layer: Layer = {
-        section: dataclasses.asdict(cls()) | _AS_BEFORE.get(section, {}) if of_run else {}
-        for section, cls in SECTIONS.items()
-    }
+    layer: Layer = flat(Config()) | _AS_BEFORE if of_run else {}
     for section, values in tables.items():
         if section in OPTIONS and section not in SECTIONS:
             table = OPTIONS[section].section
@@ -125,13 +123,12 @@ def from_tables(tables: Any, source: str, *, of_run: bool = False) -> Layer:
             raise UserError(f"{source}: {section} = {shown(values)} is refused: give a table")
         names = [option.name for option in OPTIONS.values() if option.section == section]
         for name, value in values.items():
-            if of_run and name in _REMOVED.get(section, ()):
+            if of_run and f"{section}.{name}" in _REMOVED:
                 continue
             if name not in names:
                 word = name if name.isprintable() else repr(name)
                 raise UserError(f"{source}: unknown key {section}.{word}: {suggest(name, names)}")
-            key = f"{source}: {section}.{name}"
-            layer[section][name] = coerce(OPTIONS[name], value, key)
+            layer[name] = coerce(OPTIONS[name], value, f"{source}: {section}.{name}")
     return layer
 
 
@@ -193,14 +190,15 @@ def preset_for(env_id: str) -> str | None:
 
 def merge(layers: Sequence[Layer]) -> Config:
     """One configuration from layers; later layers override earlier ones."""
-    merged: Layer = {section: {} for section in SECTIONS}
+    merged: Layer = {}
     for layer in layers:
-        for section, values in layer.items():
-            merged[section].update(values)
-    cluster = merged["cluster"]
-    if cluster.get("max_workers"):
-        cluster.setdefault("workers", min(ClusterConfig.workers, cluster["max_workers"]))
-    sections = {name: cls(**merged[name]) for name, cls in SECTIONS.items()}
+        merged.update(layer)
+    if merged.get("max_workers"):
+        merged.setdefault("workers", min(ClusterConfig.workers, merged["max_workers"]))
+    sections = {
+        section: cls(**{name: v for name, v in merged.items() if OPTIONS[name].section == section})
+        for section, cls in SECTIONS.items()
+    }
     return validate(Config(**sections))
 
 
@@ -270,8 +268,7 @@ def sources(
     for key, text in vars(namespace).items():
         if key.startswith("config."):
             option = OPTIONS[key.removeprefix("config.")]
-            value = coerce(option, parse_text(option, text), option.flag)
-            flags.setdefault(option.section, {})[option.name] = value
+            flags[option.name] = coerce(option, parse_text(option, text), option.flag)
     file_layer = read_file(namespace.config) if namespace.config else {}
     given = [(str(namespace.config), file_layer), ("flag", flags)]
     preset = namespace.preset
@@ -283,8 +280,7 @@ def sources(
     if preset == "auto":
         env_id = merge([file_layer, flags]).env.env_id
         # A file that sets every option, as a run's config.json does, leaves nothing to a preset.
-        is_complete = sum(len(values) for values in file_layer.values()) == len(OPTIONS)
-        preset = None if is_complete else preset_for(env_id)
+        preset = None if len(file_layer) == len(OPTIONS) else preset_for(env_id)
     if preset in (None, "none"):
         return given, None
     return [(f"preset {preset}", read_preset(preset)), *given], preset
@@ -294,11 +290,6 @@ def changes(before: Config, after: Config) -> list[str]:
     """The settings in which two configurations differ, as `name old -> new`."""
     new = flat(after)
     return [f"{n} {shown(v)} -> {shown(new[n])}" for n, v in flat(before).items() if v != new[n]]
-
-
-def add_version(parser: argparse.ArgumentParser) -> None:
-    version = f"a3c-cluster {__version__}"
-    parser.add_argument("--version", action="version", version=version, help="print the version")
 
 
 def make_parser(
@@ -315,9 +306,8 @@ def make_parser(
     The help shows each setting's default, or the value that `preset` gives it; the rare ones only
     with `everything`.
     """
-    parser = Parser(prog=prog, description=description, allow_abbrev=False, **layout)
+    parser = Parser(prog=prog, description=description, **layout)
     parser.add_argument("--help-all", action="help", help="show every setting")
-    add_version(parser)
     if extra:
         extra(parser)
     group = parser.add_argument_group("configuration: defaults < preset < file < flags")
@@ -331,7 +321,7 @@ def make_parser(
         help_text = metadata["help"].replace("%", "%%")
         if option.choices:
             help_text += f" [{', '.join(option.choices)}]"
-        value = (preset or {}).get(option.section, {}).get(option.name)
+        value = (preset or {}).get(option.name)
         if value is not None:
             help_text += f" (preset: {plain(value)})"
         elif option.kind is not dict and option.field.default not in (None, ()):

@@ -65,7 +65,7 @@ class Option(typing.NamedTuple):
             words += " of seconds, or a time like 30m,"
         low, high, above = self.field.metadata["limits"]
         if above is not None:
-            words += f" above {above}" + (f", at most {high}" if high is not None else "")
+            words += f" above {above}, at most {high}"
         elif low is not None:
             words += f" of at least {low}" if high is None else f" from {low} to {high}"
         return words + (" (or unset)" if self.optional else "")
@@ -102,16 +102,12 @@ def coerce(option: Option, value: Any, source: str) -> Any:
     """Convert a value to the field's type; raises UserError with the allowed values."""
     if value is None and option.optional:
         return None
-    try:
+    with contextlib.suppress(ValueError, OverflowError):
         if not option.is_list:
-            if option.is_time and isinstance(value, str) and value[-1:] in SECONDS:
-                return _coerce_item(option, float(value[:-1]) * SECONDS[value[-1]])
             return _coerce_item(option, value)
-        if not isinstance(value, list | tuple):
-            raise ValueError
-        return tuple(_coerce_item(option, item) for item in value)
-    except (ValueError, OverflowError):
-        raise UserError(f"{source} = {shown(value)} is refused: give {option.allowed}") from None
+        if isinstance(value, list | tuple):
+            return tuple(_coerce_item(option, item) for item in value)
+    raise UserError(f"{source} = {shown(value)} is refused: give {option.allowed}")
 
 
 def shown(value: Any) -> str:
@@ -140,22 +136,22 @@ def _coerce_item(option: Option, value: Any) -> Any:
         if not isinstance(value, dict) or not OWN_FUNCTION.fullmatch(str(value.get("name"))):
             raise ValueError
     if kind in (dict, bool, str):
-        if not isinstance(value, kind) or not _is_plain(value):
+        is_text = isinstance(value, str) and value != "" and value.isprintable()
+        if not isinstance(value, kind) or not _is_plain(value) or (kind is str and not is_text):
             raise ValueError
         own = option.field.metadata["choices"] and OWN_FUNCTION.fullmatch(str(value))
         if option.choices and value not in option.choices and not own:
             raise ValueError
-        if isinstance(value, str) and not (value and value.isprintable()):
-            raise ValueError
         return value
+    if option.is_time and isinstance(value, str) and value[-1:] in SECONDS:
+        value = float(value[:-1]) * SECONDS[value[-1]]
     if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):
         raise ValueError
     number = kind(value)
     low, high, above = option.field.metadata["limits"]
     in_range = (low is None or number >= low) and (high is None or number <= high)
-    if not in_range or (above is not None and number <= above):
-        raise ValueError
-    if kind is int and number != value:
+    is_whole = kind is float or number == value
+    if not in_range or not is_whole or (above is not None and number <= above):
         raise ValueError
     return number
 

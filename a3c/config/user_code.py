@@ -152,11 +152,7 @@ def describe(error: BaseException) -> str:
     where, message = _place(error), str(error)
     if isinstance(error, SyntaxError) and error.filename:
         where, message = (Path(error.filename), error.lineno or 0), error.msg
-    prefix = ""
-    if where:
-        path, number = where
-        here = path.relative_to(Path.cwd()) if path.is_relative_to(Path.cwd()) else path
-        prefix = f"{here}:{number}: "
+    prefix = f"{console.relative_path(where[0])}:{where[1]}: " if where else ""
     line = " ".join(f"{prefix}{type(error).__name__}: {message}".split()).removesuffix(":")
     return line if len(line) <= _MAX_CHARS else line[: _MAX_CHARS - 3] + "..."
 

@@ -55,7 +55,7 @@ def place(config: Config, chosen: argparse.Namespace) -> tuple[Config, Placement
         return config, None
     file = hostfile.read(path)
     layer = command_line.read_file(chosen.config) if chosen.config else {}
-    if not hasattr(chosen, "config.workers") and "workers" not in layer.get("cluster", {}):
+    if not hasattr(chosen, "config.workers") and "workers" not in layer:
         workers = min(file.slots, config.cluster.max_workers or file.slots)
         config = validate(config.with_cluster(workers=workers))
     return config, hostfile.place(file, config)

@@ -61,7 +61,8 @@ def sharing(config: Config) -> str:
         config = config.for_recurrent()
     share, step = config.share, config.samples_per_step
     made = f"{step:,} samples a step of the optimizer" if step else "every push is a step"
-    return f"each worker plays {share}; {made}, {share.push:,.0f} a push"
+    games = f"{count(share.envs, 'environment')} × {share.rollout_length} steps"
+    return f"each worker plays {games}; {made}, {share.push:,.0f} a push"
 
 
 def supervise(

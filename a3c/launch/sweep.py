@@ -229,8 +229,7 @@ class Trainer:
         parser = command_line.make_parser("", "")
         namespace, _ = parser.parse_known_args(self._settings(trial))  # others say how to start
         layers = [layer for _, layer in command_line.sources(namespace)[0]]
-        given = {name for layer in layers for values in layer.values() for name in values}
-        return command_line.merge(layers), given
+        return command_line.merge(layers), set().union(*layers)
 
     def _settings(self, trial: Trial) -> list[str]:
         values = {**self._sweep.fixed, **trial.values}

@@ -17,7 +17,7 @@ from typing import Any, NamedTuple
 
 from a3c.cluster.plan import FAR_GRACE_S, Plan
 from a3c.cluster.topology import CHIEF
-from a3c.config.command_line import Parser, add_version, parse_path
+from a3c.config.command_line import Parser, parse_path
 from a3c.config.command_line import make_parser as make_config_parser
 from a3c.errors import EXIT_OK, UserError
 from a3c.hosts import far_end, near_end
@@ -46,8 +46,7 @@ def make_parser(prog: str, verb: str) -> Parser:
     _, about, arguments = VERBS[verb]
     if verb == "config":
         return make_config_parser(f"{prog} {verb}", about)
-    parser = Parser(prog=f"{prog} {verb}", description=about, allow_abbrev=False)
-    add_version(parser)
+    parser = Parser(prog=f"{prog} {verb}", description=about)
     for names, settings in arguments:
         parser.add_argument(*names, **settings)
     return parser

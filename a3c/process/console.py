@@ -52,8 +52,9 @@ def refuse(prog: str, error: A3CError) -> int:
 
 def refuse_system(prog: str, error: OSError) -> int:
     """Print in one line that stdout or the current folder is the reason, else raise the error."""
-    if isinstance(error, BrokenPipeError):
-        return broken_pipe_exit()
+    if isinstance(error, BrokenPipeError):  # stdout was closed, as in `status | head -1`
+        discard(sys.stdout)  # flushing the rest of the buffer would fail again
+        return 128 + signal.SIGPIPE
     try:
         Path.cwd()
     except FileNotFoundError:
@@ -68,12 +69,6 @@ def refuse_system(prog: str, error: OSError) -> int:
         why = f"stdout can't be written ({refused.strerror}): make room, or send it elsewhere"
         return refuse(prog, UserError(why))
     raise error
-
-
-def broken_pipe_exit() -> int:
-    """Redirect a closed stdout, as in `status | head -1`, and return the exit code to use."""
-    discard(sys.stdout)  # flushing the rest of the buffer would fail again
-    return 128 + signal.SIGPIPE
 
 
 def discard(stream: TextIO) -> None:
@@ -122,13 +117,10 @@ def table(rows: Sequence[Sequence[str]], num_left: int | None = None) -> list[st
 
 def format_mean(mean: float, mark: float | None) -> str:
     """Format a mean with enough decimals to show whether it reaches the mark printed beside it."""
-    decimals = 1
-    while (
-        mark is not None
-        and decimals < MOST_DECIMALS
-        and (round(mark, decimals) != mark or (round(mean, decimals) >= mark) != (mean >= mark))
-    ):
-        decimals += 1
+    for decimals in range(1, MOST_DECIMALS + 1):
+        shown = round(mean, decimals)
+        if mark is None or (round(mark, decimals) == mark and (shown >= mark) == (mean >= mark)):
+            break
     return f"{mean:,.{decimals}f}"
 
 

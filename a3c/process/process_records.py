@@ -25,6 +25,7 @@ ENDED_STATES = ("done", "failed", "stopped")
 FIRST_RECORD_S = 30.0  # from the start of a keeper to its first record, at most
 
 _MAX_BYTES = 1 << 20
+_type_hints = functools.cache(typing.get_type_hints)
 
 
 @dataclass(frozen=True)
@@ -47,7 +48,7 @@ class LastExit:
     code: int | None
     signal: str | None
     at: str
-    reason: str | None  # why its keeper ended it, if it did: see `a3c.keeper.keeper`
+    reason: str | None = None  # why its keeper ended it, if it did: see `a3c.keeper.keeper`
 
     def __str__(self) -> str:
         return f"ended by {self.signal}" if self.signal else f"left with {self.code}"
@@ -100,12 +101,8 @@ def from_json(kind: Any, value: Any) -> Any:
     if isinstance(value, list) and origin in (tuple, list):
         return origin(from_json(inner[0], item) for item in value)
     if isinstance(value, dict) and isinstance(kind, type) and dataclasses.is_dataclass(kind):
-        fields = {
-            name: from_json(hint, value.get(name))
-            for name, hint, has_default in _fields(kind)
-            if name in value or not has_default
-        }
-        return kind(**fields)
+        hints = _type_hints(kind)
+        return kind(**{n: from_json(hints[n], item) for n, item in value.items() if n in hints})
     if kind is float and type(value) is int and abs(value) < 2**63:
         return float(value)
     if kind is Path and isinstance(value, str):
@@ -115,15 +112,6 @@ def from_json(kind: Any, value: Any) -> Any:
     if type(value) is not kind or (kind is float and not math.isfinite(value)):
         raise TypeError(f"{value!r} is not {kind}")
     return value
-
-
-@functools.cache
-def _fields(kind: type) -> list[tuple[str, Any, bool]]:
-    hints, missing = typing.get_type_hints(kind), dataclasses.MISSING
-    return [
-        (field.name, hints[field.name], (field.default, field.default_factory) != (missing,) * 2)
-        for field in dataclasses.fields(kind)
-    ]
 
 
 def read_records(run_dir: Path) -> list[ProcessRecord]:

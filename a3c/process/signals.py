@@ -71,12 +71,8 @@ def not_ignored(*numbers: signal.Signals) -> list[signal.Signals]:
 
 def leave_on_signals() -> None:
     """Make Ctrl-C and SIGTERM raise SystemExit, so that clean-up code runs."""
-
-    def leave(number: int, _frame: object) -> None:
-        raise SystemExit(128 + number)
-
     for number in (signal.SIGINT, signal.SIGTERM):
-        signal.signal(number, leave)
+        signal.signal(number, lambda came, _frame: sys.exit(128 + came))
 
 
 def leave_now(code: int) -> None:

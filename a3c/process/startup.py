@@ -55,16 +55,14 @@ def start_in_order(directory: Path, *, first: bool, processes: int) -> Iterator[
 def _wait_until_unlocked(file: IO[str]) -> None:
     until, said = time.monotonic() + PATIENCE_S, False
     while time.monotonic() < until:
-        try:
+        with contextlib.suppress(BlockingIOError):
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            if not said:
-                log.info("waiting for the ps and the chief to start")
-                said = True
-            time.sleep(WAIT_S)
-        else:
             fcntl.flock(file, fcntl.LOCK_UN)
             return
+        if not said:
+            log.info("waiting for the ps and the chief to start")
+            said = True
+        time.sleep(WAIT_S)
 
 
 def import_tensorflow() -> None:
