@@ -113,7 +113,7 @@ def test_a_run_is_solved_by_games_that_its_frozen_weights_have_won(tmp_path: Pat
     chief.end_run("solved", go_on)
     assert scored.played == [(tmp_path / "candidate" / "1000", 7)]
     assert scored.is_closed
-    assert [path.name for path in checkpoint.steps(tmp_path / "checkpoints")] == ["1000"]
+    assert list(checkpoint.by_step(tmp_path / "checkpoints")) == [1000]
     last = checkpoint.verify(tmp_path / "checkpoints" / "1000")
     assert last.evaluation is not None
     assert (last.reason, last.evaluation["mean"]) == ("solved", 50.5)

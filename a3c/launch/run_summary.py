@@ -26,7 +26,7 @@ from a3c.launch.supervisor import Interruption, Keepers, Outcome, Supervisor
 from a3c.play import locate
 from a3c.process import process_records
 from a3c.process.console import command, count, discard, format_mean, relative_path
-from a3c.run import checkpoint, resume, rundir
+from a3c.run import checkpoint, resume
 from a3c.run.checkpoint import CANDIDATE, Manifest, is_over
 from a3c.run.rows import RowFollower, latest, parse_row
 from a3c.run.rundir import REPOSITORY, RunDir
@@ -214,7 +214,7 @@ def summarise(
     before = {"goal": None, **before} if is_whole else {}  # else the run had not ended by itself
     if before and state != "done" and manifest and step == before["env_steps"]:
         with contextlib.suppress(OSError):
-            rundir.write_json(run.summary, before)  # nothing was learned since
+            process_records.write_json(run.summary, before)  # nothing was learned since
         return before
     played = resume.newest_step(latest(run.path / "metrics"))
     kept = locate.find_best(run)
@@ -239,7 +239,7 @@ def summarise(
         names = ("state", "solved", "env_steps", "evaluation", "checkpoint")
         summary["before"] = {name: before.get(name) for name in names}
     try:
-        rundir.write_json(run.summary, summary)
+        process_records.write_json(run.summary, summary)
     except OSError as error:
         full, gone = "make room", "its folder is gone"
         remedies = {errno.ENOSPC: full, errno.EDQUOT: full, errno.ENOENT: gone}

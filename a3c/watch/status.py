@@ -254,8 +254,8 @@ def _is_solved(summary: Row, newest: tuple[Path, Manifest] | None, config: RunCo
     if summary or newest is None:
         return bool(summary.get("solved"))
     path, manifest = newest
-    is_last = path == checkpoint.steps(path.parent)[-1]  # else the last checkpoint can't be read
-    return is_last and checkpoint.is_solved(manifest, config)
+    last = next(reversed(checkpoint.by_step(path.parent).values()))
+    return path == last and checkpoint.is_solved(manifest, config)  # else `last` can't be read
 
 
 def _global_step(latest: dict[str, Row], newest: tuple[Path, Manifest] | None, end: Row) -> int:

@@ -224,7 +224,7 @@ class Cluster:
                 assert values == sorted(values), f"{key} of {path.name} goes back"
 
     def assert_finite(self) -> None:
-        newest = checkpoint.steps(self.run.checkpoints)[-1]
+        newest = [*checkpoint.by_step(self.run.checkpoints).values()][-1]
         for name, value in checkpoint.load_variables(newest).items():
             assert np.isfinite(value).all(), f"{name} is not finite"
 
