@@ -151,8 +151,18 @@ def check(make: Callable[..., Envs], config: EnvConfig) -> tuple[Space[Any], Spa
                     raise ValueError(f"{name} have shape {np.shape(array)}, not {expected}")
     except UserError:
         raise
+    except MISSING as error:
+        raise UserError(_explain_missing(error, config.env_id)) from error
     except Exception as error:
-        raise UserError(_explain(error, config)) from error
+        what = f"env_id {config.env_id}"
+        if config.env_kwargs:
+            what += f" with env_kwargs {config.env_kwargs}"
+        if config.wrapper:
+            what += f" in {', '.join(own['name'] for own in config.wrapper)}"
+        # Gymnasium raises a constructor's TypeError again, with a longer text.
+        cause = error.__cause__ if isinstance(error.__cause__, TypeError) else error
+        why = user_code.describe(cause)
+        raise UserError(f"{what} failed: {why}; fix it, or choose another") from error
     return envs.single_observation_space, envs.single_action_space
 
 
@@ -206,19 +216,6 @@ def has_own_end(env_id: str) -> bool:
     if spec is None:  # an old Atari id, or an unknown id, which is reported elsewhere
         return True
     return spec.max_episode_steps is not None or str(spec.entry_point).startswith("ale_py")
-
-
-def _explain(error: Exception, config: EnvConfig) -> str:
-    subject = f"env_id {config.env_id}"
-    if isinstance(error, MISSING):
-        return _explain_missing(error, config.env_id)
-    if config.env_kwargs:
-        subject += f" with env_kwargs {config.env_kwargs}"
-    if config.wrapper:
-        subject += f" in {', '.join(own['name'] for own in config.wrapper)}"
-    # Gymnasium raises a constructor's TypeError again, with a longer text.
-    cause = error.__cause__ if isinstance(error.__cause__, TypeError) else error
-    return f"{subject} failed: {user_code.describe(cause)}; fix it, or choose another"
 
 
 def _explain_missing(error: Exception, env_id: str) -> str:
