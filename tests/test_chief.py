@@ -10,7 +10,7 @@ import pytest
 
 from a3c.learn.chief import Chief
 from a3c.run import checkpoint
-from a3c.run.resume import PsStart
+from a3c.run.rows import PsStart
 from a3c.run.rundir import RunDir
 from a3c.server.exchange import Reply
 from a3c.server.store import Snapshot
