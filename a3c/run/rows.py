@@ -71,7 +71,7 @@ def last_rows(path: Path, num_bytes: int = TAIL_BYTES) -> list[Row]:
         with path.open("rb") as file:
             start = max(0, file.seek(0, 2) - num_bytes)
             file.seek(start)
-            lines = file.read(num_bytes).splitlines()
+            lines = file.read().splitlines()
     except OSError:
         return []
     rows = map(parse_row, lines[1:] if start else lines)
