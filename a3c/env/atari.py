@@ -12,7 +12,6 @@ from typing import Any, NamedTuple
 import ale_py
 import gymnasium
 import numpy as np
-from ale_py import roms
 from ale_py.env import AtariEnv
 from gymnasium.spaces import Box
 from gymnasium.vector import AutoresetMode, VectorEnv, VectorWrapper
@@ -124,9 +123,7 @@ def make(
     stacks_itself = is_whole and not config.repeat_first_frame
     size: dict[str, Any] = {"stack_num": config.frame_stack if stacks_itself else 1}
     if not is_whole:  # the screen's own size: 210 by 160 except for a few games
-        ale = ale_py.ALEInterface()
-        ale.loadROM(roms.get_rom_path(game.rom))
-        size["img_height"], size["img_width"] = ale.getScreenDims()
+        size["img_height"], size["img_width"], _ = AtariEnv(game.rom).observation_space.shape
     envs = gymnasium.make_vec(
         game.env_id,
         num_envs,
