@@ -16,7 +16,6 @@ if not __package__:
 
 import argparse
 import importlib
-import json
 import multiprocessing
 import os
 import resource
@@ -35,6 +34,7 @@ from a3c.errors import A3CError, UserError
 from a3c.process import console
 from a3c.process.startup import import_tensorflow
 from a3c.run import checkpoint
+from a3c.run.rows import read_rows
 from benchmarks import asynchrony_in_c, machine
 from benchmarks.judge import Judge
 from benchmarks.machine import RESULTS
@@ -179,10 +179,10 @@ def _learned(run: Path, mark: float | None) -> Learned:
     stale = [
         row["train/staleness"]
         for file in (run / "metrics").glob("worker-*.jsonl")
-        for row in map(json.loads, file.read_text().splitlines())
+        for row in read_rows(file)
         if "train/staleness" in row
     ]
-    games = map(json.loads, (run / "metrics" / "episodes.jsonl").read_text().splitlines())
+    games = read_rows(run / "metrics" / "episodes.jsonl")
     judge = Judge(mark)
     judge.add(row["return"] for row in games if "return" in row)
     spent = resource.getrusage(resource.RUSAGE_CHILDREN)  # each run has a process of its own

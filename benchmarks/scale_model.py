@@ -26,6 +26,7 @@ from matplotlib.figure import Figure
 
 from a3c.plot import pictures
 from a3c.plot.pictures import COLOURS, DASHES
+from a3c.run.rows import last_rows
 from benchmarks import hand_made, machine, turns
 from benchmarks.machine import RESULTS
 from benchmarks.scale_queues import Costs, Shape, Simulation
@@ -121,7 +122,7 @@ def check(parameters: int, workers: int, seconds: float) -> Checked:
         end = time.time()
         time.sleep(2 * turns.ROW_INTERVAL_S)
         rate = cast.rate(begin, end)
-        stale = statistics.mean(turns.last_row(path)["staleness"] for path in counts)
+        stale = statistics.mean(last_rows(path)[-1]["staleness"] for path in counts)
     shape = Shape(workers, 1, LOOPBACK_MBIT_S, one_core=True)
     paper = Simulation(shape, costs_of(parameters, PAUSE_MS)).run()
     error = paper.updates_per_s / rate - 1

@@ -5,7 +5,6 @@ start-up isn't measured. Each program writes its env steps to files, one row at 
 """
 
 import contextlib
-import json
 import math
 import os
 import shlex
@@ -23,6 +22,8 @@ import numpy as np
 import psutil
 
 from a3c.process.environment import process_environment
+from a3c.run.metrics import JsonlSink
+from a3c.run.rows import last_rows
 from a3c.run.rundir import REPOSITORY
 from benchmarks import machine
 
@@ -150,9 +151,10 @@ class Contestant(Tree):
         return False
 
     def _counting(self, path: Path) -> bool:
-        if len(_rows(path)) < 2:
+        rows = last_rows(path)
+        if len(rows) < 2:
             return False
-        return int(last_row(path).get("cluster/workers", self._workers)) >= self._workers
+        return int(rows[-1].get("cluster/workers", self._workers)) >= self._workers
 
     def _said(self) -> str:
         lines = [line for line in self._output.read_text().splitlines() if line.strip()]
@@ -298,7 +300,7 @@ class StepCounter:
     """A contestant's counter: writes a row with the env steps so far at intervals."""
 
     def __init__(self, path: Path) -> None:
-        self._file = path.open("a")
+        self._sink = JsonlSink(path)
         self._due = 0.0
         self.env_steps = 0
 
@@ -307,25 +309,12 @@ class StepCounter:
         self.env_steps += env_steps
         if time.monotonic() >= self._due:
             self._due = time.monotonic() + ROW_INTERVAL_S
-            row = {"time": time.time(), "env_steps": self.env_steps, **more}
-            self._file.write(json.dumps(row) + "\n")
-            self._file.flush()
-
-
-def last_row(path: Path) -> dict[str, Any]:
-    """The newest complete row of a file."""
-    lines = [line for line in path.read_text().splitlines() if line.endswith("}")]
-    return dict(json.loads(lines[-1]))
+            self._sink.write(self.env_steps, more)
 
 
 def _rows(path: Path) -> list[tuple[float, float]]:
     """Times and env steps, oldest first; an incomplete row is left out."""
-    rows = []
-    for line in path.read_text().splitlines() if path.exists() else []:
-        with contextlib.suppress(ValueError, KeyError):
-            row = json.loads(line)
-            rows.append((row["time"], row["env_steps"]))
-    return rows
+    return [(row["time"], row["env_steps"]) for row in last_rows(path, sys.maxsize)]
 
 
 def rate_between(path: Path, begin: float, end: float) -> float:

@@ -4,18 +4,19 @@ The witness reads files, /proc and the ledger of the environments; it sends no r
 cluster's processes.
 """
 
-import json
+import sys
 import time
 from collections import defaultdict
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 import psutil
 
 from a3c.run import checkpoint
+from a3c.run.rows import Row, last_rows
 from tests.faults import faulty_envs
 from tests.faults.spread_cluster import HostCluster
 
@@ -76,7 +77,7 @@ class Witness:
     def _falls(self, ps_deaths: list[float]) -> Iterator[str]:
         """The step falls only after a ps death, and then to the newest checkpoint."""
         before = 0
-        for row in rows(self.cluster.run.metrics("worker-0")):
+        for row in self._rows("worker-0"):
             step, at = int(row["env_steps"]), float(row["time"])
             if step < before:
                 deaths = [death for death in ps_deaths if death <= at]
@@ -95,12 +96,10 @@ class Witness:
         played = faulty_envs.played(self.cluster.ledger)
         if not played.steps:
             return
-        steps = max(
-            (int(r["env_steps"]) for r in rows(self.cluster.run.metrics("worker-0"))), default=0
-        )
+        steps = max((int(row["env_steps"]) for row in self._rows("worker-0")), default=0)
         if steps > played.steps:
             yield f"{steps:,} env steps are counted, {played.steps:,} were played"
-        reports = sum("return" in row for row in rows(self.cluster.run.metrics("episodes")))
+        reports = sum("return" in row for row in self._rows("episodes"))
         if reports > played.games:
             yield f"{reports:,} games are reported, {played.games:,} were begun"
 
@@ -118,6 +117,10 @@ class Witness:
                 if min(values[-5:]) > values[0] + GROWN_FILES:
                     yield f"{name} (pid {pid}) went from {values[0]} to {values[-1]} {what}"
 
+    def _rows(self, name: str) -> list[Row]:
+        """All rows of a process, rolled-back ones too; a crash may have left partial lines."""
+        return last_rows(self.cluster.run.metrics(name), sys.maxsize)
+
     def _learned(self, goal: float) -> Iterator[str]:
         best = self.best()
         if best is None or best < goal:
@@ -126,7 +129,7 @@ class Witness:
     def best(self) -> float | None:
         """The best mean return of 100 games in the cluster, None if no game ended."""
         name = "cluster/mean_return_100"
-        means = [row[name] for row in rows(self.cluster.run.metrics("worker-0")) if name in row]
+        means = [row[name] for row in self._rows("worker-0") if name in row]
         return max(means, default=None)
 
     def steepest(self) -> float:
@@ -142,17 +145,6 @@ def slope_per_min(samples: list[Sample]) -> float:
     if np.ptp(times) == 0:
         return 0.0
     return float(np.polyfit(times - times[0], [s.rss_mb for s in samples], 1)[0] * 60)
-
-
-def rows(path: Path) -> Iterator[dict[str, Any]]:
-    """Complete lines of a metrics file; a crash or a full disk may have left partial ones."""
-    for line in path.read_text(errors="replace").splitlines():
-        try:
-            row = json.loads(line)
-        except ValueError:
-            continue
-        if isinstance(row, dict) and "env_steps" in row:
-            yield row
 
 
 def left_over(path: Path) -> Iterator[str]:

@@ -89,7 +89,7 @@ class FakeRun:
         self.started_at = self.now - age_s
         self.run = rundir.create(path, config, None, resume=False)
         contents = json.loads(self.run.config.read_text()) | {"started_at": self.started_at}
-        rundir.write_json(self.run.config, contents)
+        process_records.write_json(self.run.config, contents)
 
     def process(
         self, name: str, state: str = "running", child: Any = None, keeper: Any = None, **more: Any

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 import evaluate
 import launch_cluster
 import plot
-from a3c.process.process_records import ProcessRecord
+from a3c.process.process_records import ProcessRecord, write_json
 from a3c.run import checkpoint, rundir
 from a3c.watch import status
 from a3c.watch.snapshot import lines
@@ -53,11 +53,11 @@ def whole(tmp_path_factory: pytest.TempPathFactory) -> FakeRun:
     for name in ("ps-0", "worker-0", "worker-1"):
         made.process(name, "stopped", keeper=dead())
         made.run.log(name).write_text("a line\n")
-    rundir.write_json(made.run.summary, {"state": "stopped", "env_steps": 4_580_000})
+    write_json(made.run.summary, {"state": "stopped", "env_steps": 4_580_000})
     process: dict[str, Any] = {"task": 0, "address": "127.0.0.1:1", "argv": [], "log": "log"}
     cast = [process | {"name": f"{role}-0", "role": role} for role in ("ps", "worker")]
     plan = {"run_dir": str(made.run.path), "processes": [p | {"environment": {}} for p in cast]}
-    rundir.write_json(made.run.path / "plan.json", plan)
+    write_json(made.run.path / "plan.json", plan)
     return made
 
 

@@ -209,12 +209,12 @@ def test_links_in_the_place_of_checkpoints_lead_nowhere(tmp_path: Path) -> None:
     for name in ("10", "30", ".replaced-10", ".replaced-30", f".writing-10-{os.getpid()}"):
         (root / name).symlink_to(victim)
     (root / "40").symlink_to(tmp_path / "nowhere")
-    assert checkpoint.steps(root) == []
+    assert checkpoint.by_step(root) == {}
     assert checkpoint.newest_valid(root) is None
     for step in (10, 10, 40):
         checkpoint.verify(write(root, step))
     checkpoint.prune(root, keep=1)
-    assert [path.name for path in checkpoint.steps(root)] == ["40"]
+    assert list(checkpoint.by_step(root)) == [40]
     assert {path: path.stat() for path in elsewhere.rglob("*")} == before
     assert not (tmp_path / "nowhere").exists()
 
@@ -248,14 +248,14 @@ def test_the_newest_is_taken_by_number_and_nothing_else_counts(tmp_path: Path) -
         (tmp_path / other).mkdir()
     (tmp_path / "500").write_text("a file")
     for root in (tmp_path, tmp_path / "missing"):
-        assert checkpoint.steps(root) == []
+        assert checkpoint.by_step(root) == {}
         assert checkpoint.newest_valid(root) is None
     for step in (9, 100, 20):
         write(tmp_path, step)
-    assert [path.name for path in checkpoint.steps(tmp_path)] == ["9", "20", "100"]
+    assert list(checkpoint.by_step(tmp_path)) == [9, 20, 100]
     found = checkpoint.newest_valid(tmp_path)
     assert found == (tmp_path / "100", checkpoint.verify(tmp_path / "100"))
-    for path in checkpoint.steps(tmp_path):
+    for path in checkpoint.by_step(tmp_path).values():
         damage(path / INDEX)
     with pytest.raises(UserError, match=r"all 3 checkpoints in .* are damaged"):
         checkpoint.newest_valid(tmp_path)
@@ -314,7 +314,7 @@ def test_a_checkpoint_whose_replacement_was_killed_counts_everywhere(tmp_path: P
     checkpoint.prune(tmp_path, keep=1)
     found = checkpoint.newest_valid(tmp_path)
     assert found == next(checkpoint.newest_first(tmp_path)) == (aside, checkpoint.verify(aside))
-    assert checkpoint.steps(tmp_path) == [aside] == [checkpoint.best(tmp_path)]
+    assert list(checkpoint.by_step(tmp_path).values()) == [aside] == [checkpoint.best(tmp_path)]
 
 
 PONG = identity(config())

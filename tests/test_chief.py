@@ -10,7 +10,7 @@ import pytest
 
 from a3c.learn.chief import Chief
 from a3c.run import checkpoint
-from a3c.run.resume import PsStart
+from a3c.run.rows import PsStart
 from a3c.run.rundir import RunDir
 from a3c.server.exchange import Reply
 from a3c.server.store import Snapshot
@@ -113,7 +113,7 @@ def test_a_run_is_solved_by_games_that_its_frozen_weights_have_won(tmp_path: Pat
     chief.end_run("solved", go_on)
     assert scored.played == [(tmp_path / "candidate" / "1000", 7)]
     assert scored.is_closed
-    assert [path.name for path in checkpoint.steps(tmp_path / "checkpoints")] == ["1000"]
+    assert list(checkpoint.by_step(tmp_path / "checkpoints")) == [1000]
     last = checkpoint.verify(tmp_path / "checkpoints" / "1000")
     assert last.evaluation is not None
     assert (last.reason, last.evaluation["mean"]) == ("solved", 50.5)

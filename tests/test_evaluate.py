@@ -84,7 +84,7 @@ def test_the_same_seed_gives_the_same_games_and_another_does_not(trained: Path) 
 
 def test_the_confirming_games_can_be_played_again(trained: Path) -> None:
     """The chief's fork plays the same games with the same weights as another process does."""
-    path = checkpoint.steps(trained / "checkpoints")[-1]
+    path = [*checkpoint.by_step(trained / "checkpoints").values()][-1]
     with mock.patch.dict(os.environ):
         played = confirm(path, 3, rundir.read_config(RunDir(trained)), envs.make, model.build)
     assert checkpoint.verify(path).evaluation == json.loads(json.dumps(played))
@@ -159,7 +159,7 @@ def test_for_vectors_saliency_is_refused(trained: Path, tmp_path: Path, capsys: 
 def test_the_evaluator_kept_the_best_where_evaluate_finds_it(trained: Path) -> None:
     rows = read_rows(RunDir(trained).metrics("evaluator-0"))
     assert rows
-    last = checkpoint.steps(trained / "checkpoints")[-1]
+    last = [*checkpoint.by_step(trained / "checkpoints").values()][-1]
     assert rows[-1]["env_steps"] == int(last.name)
     best = max(rows, key=lambda row: row["evaluation/mean"])
     (kept,) = (trained / "best").iterdir()
@@ -191,7 +191,7 @@ def test_a_solved_run_names_its_video_and_its_window_worked(trained: Path) -> No
 
 def end_as(path: Path, reason: str) -> None:
     """Give the newest checkpoint of a run another reason, at once for whoever reads it."""
-    manifest = checkpoint.steps(path / "checkpoints")[-1] / checkpoint.MANIFEST
+    manifest = [*checkpoint.by_step(path / "checkpoints").values()][-1] / checkpoint.MANIFEST
     replacement = manifest.with_name("replacement")
     replacement.write_text(json.dumps({**json.loads(manifest.read_text()), "reason": reason}))
     replacement.rename(manifest)

@@ -5,6 +5,7 @@ import time
 from pathlib import Path
 from types import SimpleNamespace
 
+from a3c.run.rows import last_rows
 from a3c.run.rundir import REPOSITORY
 from benchmarks import machine, turns
 from benchmarks.peers import rows as table
@@ -40,19 +41,19 @@ def test_a_cluster_counts_once_all_do_unless_frozen(tmp_path: Path, monkeypatch:
     one = Contestant("fake", command, [counts], output=tmp_path / "said.txt", workers=2)
     try:
         one.wait_until_counting()
-        assert turns.last_row(counts)["env_steps"] > 20
+        assert last_rows(counts)[-1]["env_steps"] > 20
         one.freeze()
         time.sleep(0.1)
-        still = turns.last_row(counts)
+        still = last_rows(counts)[-1]
         time.sleep(0.3)
         one.let_run_briefly()  # only what is frozen for long does
-        assert turns.last_row(counts) == still
+        assert last_rows(counts)[-1] == still
         monkeypatch.setattr(turns, "MAX_FROZEN_S", 0.0)
         one.let_run_briefly()
-        still, before = turns.last_row(counts), still
+        still, before = last_rows(counts)[-1], still
         assert still != before
         one.resume()
-        wait_until(lambda: turns.last_row(counts) != still, "a new row")
+        wait_until(lambda: last_rows(counts)[-1] != still, "a new row")
     finally:
         one.close()
 

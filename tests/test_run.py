@@ -102,7 +102,7 @@ def test_a_run_whose_processes_were_all_killed_goes_on_from_a_checkpoint(tmp_pat
     with runs.running(
         path, "--max-env-steps", "100000000", "--checkpoint-interval", "1"
     ) as process:
-        runs.wait_until(lambda: len(checkpoint.steps(path / "checkpoints")) > 1, "two checkpoints")
+        runs.wait_until(lambda: len(checkpoint.by_step(path / "checkpoints")) > 1, "two of them")
         for record in process_records.read_records(path):
             for pid in (record.keeper.pid, record.pid):
                 with contextlib.suppress(ProcessLookupError):
@@ -111,12 +111,12 @@ def test_a_run_whose_processes_were_all_killed_goes_on_from_a_checkpoint(tmp_pat
         process.kill()
     runs.wait_until(lambda: runs.everything_ended(path), "the end of all processes")
     assert status.read(RunDir(path)).state in ("failed", "stopped")
-    older, newest = checkpoint.steps(path / "checkpoints")[-2:]
+    older, newest = [*checkpoint.by_step(path / "checkpoints").values()][-2:]
     values = checkpoint.load_variables(newest)
     code, said = runs.run(path, "--resume", "--max-env-steps", newest.name)
     assert code == 0, said
     assert runs.manifest(path).reason == "max_env_steps"
-    assert checkpoint.steps(path / "checkpoints")[-1] == newest
+    assert [*checkpoint.by_step(path / "checkpoints").values()][-1] == newest
     again = checkpoint.load_variables(newest)
     assert values.keys() == again.keys()
     assert all(values[name].tobytes() == again[name].tobytes() for name in values)

@@ -201,7 +201,7 @@ def test_no_deleted_run_is_offered_again(tmp_path: Path, caplog: Log, monkeypatc
     def refuse(*_: object) -> None:
         raise OSError(errno.EROFS, "Read-only file system")
 
-    monkeypatch.setattr(rundir, "write_json", refuse)
+    monkeypatch.setattr("a3c.process.process_records.write_json", refuse)
     summary = summarise(made.run, "stopped", newest, None)
     assert caplog.text.rstrip().endswith("(Read-only file system): make its folder writable")
     assert "go on with" in closing(made.run, summary, [])

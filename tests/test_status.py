@@ -18,6 +18,7 @@ import evaluate
 import launch_cluster
 from a3c.errors import UserError
 from a3c.launch import run_summary, verbs
+from a3c.process.process_records import write_json
 from a3c.run import rundir
 from a3c.run.metrics import JsonlSink
 from a3c.run.rundir import RunDir
@@ -156,9 +157,9 @@ def test_env_steps_do_not_fall_when_a_run_is_solved_by_a_snapshot_of_before(tmp_
     joined(made, 0, life=7, now=0)
     made.rows("worker-0", [made.worker_row(900, 480.0, ps_life=7)])
     solved = {"state": "done", "solved": True, "env_steps": 850, "mean_return_100": 476.0}
-    rundir.write_json(made.run.summary, solved)
+    write_json(made.run.summary, solved)
     assert status.read(made.run).global_step == 900
-    rundir.write_json(made.run.summary, solved | {"state": "stopped", "solved": False})
+    write_json(made.run.summary, solved | {"state": "stopped", "solved": False})
     assert status.read(made.run).global_step == 850
 
 
@@ -202,7 +203,7 @@ def test_the_list_says_what_status_says(tmp_path: Path, monkeypatch: Patch, caps
     monkeypatch.chdir(tmp_path)
     solved = FakeRun(tmp_path / "runs" / "good", configure(stop_at_return=0.95))
     ended = {"state": "done", "solved": True, "env_steps": 9, "mean_return_100": 0.94}
-    rundir.write_json(solved.run.summary, ended)
+    write_json(solved.run.summary, ended)
     rundir.create(tmp_path / "runs" / "red\x1b[31m", configure(), None, resume=False)
     other = rundir.create(tmp_path / "runs" / "other", configure(), None, resume=False)
     other.config.write_text(other.config.read_text().replace('"auto"', '"resnet"', 1))

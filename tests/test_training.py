@@ -70,7 +70,7 @@ def test_a_chief_that_can_not_learn_saves_for_others(tmp_path: Path, monkeypatch
     nothing = np.zeros(flat(of).size, np.float32)
 
     def push() -> None:
-        while not checkpoint.steps(tmp_path / "checkpoints"):
+        while not checkpoint.by_step(tmp_path / "checkpoints"):
             other.push(push_of(nothing, 1, learning_rate=0.0))
 
     with concurrent.futures.ThreadPoolExecutor() as pool:

@@ -16,8 +16,8 @@ from a3c.config import Config, command_line
 from a3c.errors import UserError
 from a3c.keeper.spec import HERE, KeeperSpec, Process
 from a3c.process.environment import chosen_variables, process_environment
-from a3c.process.process_records import from_json
-from a3c.run.rundir import REPOSITORY, RunDir, refusing, write_json
+from a3c.process.process_records import from_json, write_json
+from a3c.run.rundir import REPOSITORY, RunDir, refusing
 
 LOOPBACK = "127.0.0.1"
 # Every process gets every address in one argument, and Linux limits an argument to 128 KiB.

@@ -12,7 +12,6 @@ from typing import Any, NamedTuple
 import ale_py
 import gymnasium
 import numpy as np
-from ale_py import roms
 from ale_py.env import AtariEnv
 from gymnasium.spaces import Box
 from gymnasium.vector import AutoresetMode, VectorEnv, VectorWrapper
@@ -49,10 +48,18 @@ class Preprocessing(NamedTuple):
     side: int
 
     def shrink(self, screens: Frames) -> Frames:
-        """Make `[N, side, side]` frames of `[N, 210, 160]` screens (some games have 250 rows)."""
+        """Make `[N, side, side]` frames of `[N, 210, 160]` screens (some games have 250 rows).
+
+        A pixel is the mean of the area it covers, by the float32 operations of OpenCV's INTER_AREA
+        in their order: the result is equal to the last bit if no side shrinks by a whole number.
+        """
         if screens.shape[1:] == (self.side, self.side):
             return screens
-        return area_resize(screens[:, self.rows], self.side, self.side)
+        kept = screens[:, self.rows].transpose(0, 2, 1)  # [N, W, H]: summed values are adjacent
+        columns = np.ascontiguousarray(kept).astype(np.float32)
+        narrow = _shrink_rows(columns, self.side).transpose(0, 2, 1)  # [N, H, side]
+        small = _shrink_rows(np.ascontiguousarray(narrow), self.side)
+        return np.rint(small, out=small).astype(np.uint8)
 
 
 ATARI = Preprocessing(slice(None), 84)
@@ -106,21 +113,17 @@ def make(
         }
         one = partial(gymnasium.make, game.env_id, **keywords | config.env_kwargs)
         return wrappers.copies(one, num_envs, config.wrapper)
-    unknown = sorted(set(config.env_kwargs) - _GAME_KWARGS)
-    if unknown:
+    if unknown := sorted(set(config.env_kwargs) - _GAME_KWARGS):
         allowed = ", ".join(sorted(_GAME_KWARGS))
         raise UserError(f"env_kwargs {', '.join(unknown)}: an Atari game takes {allowed}")
     if render_mode or config.wrapper or not set(config.env_kwargs) <= _VECTOR_KWARGS:
-        return wrappers.copies(
-            partial(AtariGame, game, config, render_mode), num_envs, config.wrapper
-        )
+        own = partial(AtariGame, game, config, render_mode)
+        return wrappers.copies(own, num_envs, config.wrapper)
     is_whole = PREPROCESSING[config.preprocessing] is ATARI
     stacks_itself = is_whole and not config.repeat_first_frame
     size: dict[str, Any] = {"stack_num": config.frame_stack if stacks_itself else 1}
     if not is_whole:  # the screen's own size: 210 by 160 except for a few games
-        ale = ale_py.ALEInterface()
-        ale.loadROM(roms.get_rom_path(game.rom))
-        size["img_height"], size["img_width"] = ale.getScreenDims()
+        size["img_height"], size["img_width"], _ = AtariEnv(game.rom).observation_space.shape
     envs = gymnasium.make_vec(
         game.env_id,
         num_envs,
@@ -175,12 +178,7 @@ class AtariGame(gymnasium.Wrapper[Any, Any, Any, Any]):
         self.observation_space = Box(0, 255, self._stack.shape, np.uint8)
         self.metadata = {**self._atari.metadata, "render_fps": 60 / config.frame_skip}
 
-    def reset(
-        self,
-        *,
-        seed: int | None = None,
-        options: dict[str, Any] | None = None,  # noqa: ARG002
-    ) -> tuple[Frames, dict[str, Any]]:
+    def reset(self, *, seed: int | None = None, **_options: Any) -> tuple[Frames, dict[str, Any]]:
         """Start a game; a seed determines the no-ops and sticky actions of this and later games."""
         ale = self._atari.ale
         if seed is not None:
@@ -268,18 +266,6 @@ class FrameStack(VectorWrapper[Frames, Any, Frames, Any, Any]):
         """New `[N, S, side, side]` stacks with `[N, 1, 210, 160]` screens as their last frames."""
         frames = self._preprocessing.shrink(screens[:, 0])
         return np.concatenate([stacks[:, 1:], frames[:, None]], axis=1)
-
-
-def area_resize(frames: NDArray[np.uint8], height: int, width: int) -> NDArray[np.uint8]:
-    """Shrink `[N, H, W]` frames to `[N, height, width]`; a pixel is the mean of the area it covers.
-
-    It does the float32 operations of OpenCV's INTER_AREA in their order: the result is equal to the
-    last bit if neither side shrinks by a whole number. Transposed, summed values are adjacent.
-    """
-    rows = np.ascontiguousarray(frames.transpose(0, 2, 1)).astype(np.float32)  # [N, W, H]
-    narrow = _shrink_rows(rows, width).transpose(0, 2, 1)  # [N, H, width]
-    small = _shrink_rows(np.ascontiguousarray(narrow), height)  # [N, height, width]
-    return np.rint(small, out=small).astype(np.uint8)
 
 
 def _shrink_rows(images: NDArray[np.float32], target: int) -> NDArray[np.float32]:

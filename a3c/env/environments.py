@@ -79,11 +79,8 @@ def make_vec(env_id: str, num_envs: int, config: EnvConfig, render_mode: str | N
     its own reset mode. UserError if a package is missing.
     """
     spec = _find_spec(env_id)
-    keywords = dict(config.env_kwargs)
-    if config.max_episode_steps is not None:
-        keywords["max_episode_steps"] = config.max_episode_steps
-    if render_mode is not None:
-        keywords["render_mode"] = render_mode
+    more = {"max_episode_steps": config.max_episode_steps, "render_mode": render_mode}
+    keywords = config.env_kwargs | {key: value for key, value in more.items() if value is not None}
     try:
         single_only = render_mode or config.wrapper or spec.additional_wrappers
         if spec.vector_entry_point and not single_only:
@@ -117,19 +114,14 @@ def beat_with_steps(envs: Envs, beat: Callable[[], object]) -> None:
 
 def select_actions(envs: Envs, actions: Sequence[int]) -> Envs:
     """Restrict the policy to `actions`, numbered from 0 in their order; an empty list means all."""
-    space = envs.single_action_space
+    space, what = envs.single_action_space, f"actions {list(actions)}"
     if not actions:
         return envs
     if not isinstance(space, Discrete):
-        raise UserError(
-            f"actions {list(actions)}: only Discrete actions can be selected, not {space}"
-        )
-    wrong = [action for action in actions if not space.contains(action)]
-    if wrong:
+        raise UserError(f"{what}: only Discrete actions can be selected, not {space}")
+    if wrong := [action for action in actions if not space.contains(action)]:
         last = space.start + space.n - 1
-        raise UserError(
-            f"actions {list(actions)}: {wrong[0]} is none, they go from {space.start} to {last}"
-        )
+        raise UserError(f"{what}: {wrong[0]} is none, they go from {space.start} to {last}")
     selected = np.array(actions, space.dtype)
     return TransformAction(envs, selected.__getitem__, None, Discrete(len(actions)))
 
@@ -151,8 +143,18 @@ def check(make: Callable[..., Envs], config: EnvConfig) -> tuple[Space[Any], Spa
                     raise ValueError(f"{name} have shape {np.shape(array)}, not {expected}")
     except UserError:
         raise
+    except MISSING as error:
+        raise UserError(_explain_missing(error, config.env_id)) from error
     except Exception as error:
-        raise UserError(_explain(error, config)) from error
+        what = f"env_id {config.env_id}"
+        if config.env_kwargs:
+            what += f" with env_kwargs {config.env_kwargs}"
+        if config.wrapper:
+            what += f" in {', '.join(own['name'] for own in config.wrapper)}"
+        # Gymnasium raises a constructor's TypeError again, with a longer text.
+        cause = error.__cause__ if isinstance(error.__cause__, TypeError) else error
+        why = user_code.describe(cause)
+        raise UserError(f"{what} failed: {why}; fix it, or choose another") from error
     return envs.single_observation_space, envs.single_action_space
 
 
@@ -206,19 +208,6 @@ def has_own_end(env_id: str) -> bool:
     if spec is None:  # an old Atari id, or an unknown id, which is reported elsewhere
         return True
     return spec.max_episode_steps is not None or str(spec.entry_point).startswith("ale_py")
-
-
-def _explain(error: Exception, config: EnvConfig) -> str:
-    subject = f"env_id {config.env_id}"
-    if isinstance(error, MISSING):
-        return _explain_missing(error, config.env_id)
-    if config.env_kwargs:
-        subject += f" with env_kwargs {config.env_kwargs}"
-    if config.wrapper:
-        subject += f" in {', '.join(own['name'] for own in config.wrapper)}"
-    # Gymnasium raises a constructor's TypeError again, with a longer text.
-    cause = error.__cause__ if isinstance(error.__cause__, TypeError) else error
-    return f"{subject} failed: {user_code.describe(cause)}; fix it, or choose another"
 
 
 def _explain_missing(error: Exception, env_id: str) -> str:

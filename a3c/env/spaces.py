@@ -36,7 +36,7 @@ class Packed(Box):
         self.image = image
         self.parts: list[Box] = [image] if image else []
         if num_features:
-            self.parts.append(_unbounded(num_features))
+            self.parts.append(Box(-np.inf, np.inf, (num_features,), np.float32))
         self.num_masked = num_masked  # the length of the mask; 0 without one
         super().__init__(-np.inf, np.inf, (sum(map(flatdim, self.parts)) + num_masked,), np.float32)
 
@@ -76,9 +76,8 @@ class _Packing(VectorWrapper[Any, Any, Any, Any, Any]):
             sizes = [len(config.actions)]
         self._sizes, self._masks = sizes, np.ones((self.num_envs, sum(sizes)), bool)
         num_features = sum(map(flatdim, self._parts.values())) - (flatdim(image) if image else 0)
-        single: Box = image or _unbounded(num_features)
-        if sizes or (image and num_features):
-            single = Packed(image, num_features, sum(sizes))
+        packed = Packed(image, num_features, sum(sizes))
+        single = packed if sizes or len(packed.parts) != 1 else packed.parts[0]
         self._is_only_image = single is image
         self.single_observation_space = single
         self.observation_space = batch_space(single, self.num_envs)
@@ -179,10 +178,6 @@ def _leaves(space: Space[Any], path: Path) -> Iterator[tuple[Path, Space[Any]]]:
 
 def _name(path: Path) -> str:
     return ".".join(map(str, path))
-
-
-def _unbounded(num_features: int) -> Box:
-    return Box(-np.inf, np.inf, (num_features,), np.float32)
 
 
 def _columns(space: Space[Any], values: Any) -> np.ndarray:

@@ -26,9 +26,9 @@ from a3c.launch.supervisor import Interruption, Keepers, Outcome, Supervisor
 from a3c.play import locate
 from a3c.process import process_records
 from a3c.process.console import command, count, discard, format_mean, relative_path
-from a3c.run import checkpoint, resume, rundir
+from a3c.run import checkpoint
 from a3c.run.checkpoint import CANDIDATE, Manifest, is_over
-from a3c.run.rows import RowFollower, latest, parse_row
+from a3c.run.rows import RowFollower, latest, losses, newest_step, parse_row
 from a3c.run.rundir import REPOSITORY, RunDir
 from a3c.watch.snapshot import Curve, one_line
 from a3c.watch.status import Reader
@@ -115,8 +115,8 @@ class ProgressLog:
         self._last_step = self._reader.read().global_step  # what a resumed run had done before
         self._curve = Curve(run.metrics(CHIEF))
         self._waits: set[str] = set()
-        losses = run.metrics("losses")
-        self._losses = RowFollower(losses, losses.stat().st_size if losses.exists() else 0)
+        lost = run.metrics("losses")
+        self._losses = RowFollower(lost, lost.stat().st_size if lost.exists() else 0)
 
     def poll(self) -> None:
         """Log the news in the run's files; without progress, once which process waits for which."""
@@ -128,7 +128,7 @@ class ProgressLog:
                 how = record.last_exit or "left with ?"
                 said = f": {record.output_tail[-1]}" if record.output_tail else ""
                 log.info("%s: %s, %s%s", record.name, record.state, how, said)
-        for loss in resume.losses(map(parse_row, self._losses.lines())):
+        for loss in losses(map(parse_row, self._losses.lines())):
             log.info("%s", loss)
         if time.monotonic() - self._said_at >= LINE_INTERVAL_S:
             self._said_at = time.monotonic()
@@ -215,9 +215,9 @@ def summarise(
     before = {"goal": None, **before} if is_whole else {}  # else the run had not ended by itself
     if before and state != "done" and manifest and step == before["env_steps"]:
         with contextlib.suppress(OSError):
-            rundir.write_json(run.summary, before)  # nothing was learned since
+            process_records.write_json(run.summary, before)  # nothing was learned since
         return before
-    played = resume.newest_step(latest(run.path / "metrics"))
+    played = newest_step(latest(run.path / "metrics"))
     kept = locate.find_best(run)
     videos = sorted(run.videos.glob(f"*-step-{step}-*"), key=lambda path: path.stat().st_mtime)
     summary = {
@@ -240,7 +240,7 @@ def summarise(
         names = ("state", "solved", "env_steps", "evaluation", "checkpoint")
         summary["before"] = {name: before.get(name) for name in names}
     try:
-        rundir.write_json(run.summary, summary)
+        process_records.write_json(run.summary, summary)
     except OSError as error:
         full, gone = "make room", "its folder is gone"
         remedies = {errno.ENOSPC: full, errno.EDQUOT: full, errno.ENOENT: gone}

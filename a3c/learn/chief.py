@@ -19,11 +19,10 @@ from a3c.learn.agent import Agent
 from a3c.learn.games import EvaluationProcess
 from a3c.process import process_records
 from a3c.process.console import count, format_mean
-from a3c.run import checkpoint, resume
+from a3c.run import checkpoint, rows
 from a3c.run.checkpoint import Manifest
 from a3c.run.metrics import WINDOW, ClusterTracker, JsonlSink
-from a3c.run.resume import PsStart
-from a3c.run.rows import Cache, latest, read_rows
+from a3c.run.rows import PsStart
 from a3c.run.rundir import RunDir
 from a3c.server.exchange import Reply
 from a3c.server.store import END_REASONS, Snapshot, Store
@@ -46,7 +45,7 @@ def prepare(store: Store, config: Config, run: RunDir, agent: Agent) -> Manifest
     if store.is_ready():
         log.info("attached to a ps that is already initialised")
         return manifest
-    before = resume.newest_step(latest(run.path / "metrics"))
+    before = rows.newest_step(rows.latest(run.path / "metrics"))
     step = 0
     if found is None:
         log.info("initialising the ps")
@@ -73,7 +72,7 @@ def prepare(store: Store, config: Config, run: RunDir, agent: Agent) -> Manifest
         store.initialize(values)
         log.info("restored the ps from %s, env step %d%s", path, step, note)
     if before is not None and before > step:
-        log.warning("%s", resume.loss(before, step))
+        log.warning("%s", rows.loss(before, step))
         JsonlSink(run.metrics("losses")).write(step, {"from": before})
     return manifest
 
@@ -96,20 +95,20 @@ class Chief:
         shutil.rmtree(self._candidates, ignore_errors=True)
         self._games = games
         self._stop_games = config.run.stop_worker_games or config.run.stop_window
-        self._evaluations = Cache()
+        self._evaluations = rows.Cache()
         self._candidate: Path | None = None  # the checkpoint being evaluated
         self._judge_at = 0  # the episode count before which no new candidate is tried
         self._restored = manifest
         self._failed_saves = 0
         self._leaving, self._has_left = threading.Lock(), False
         self._tracker = ClusterTracker(now, reply.global_step, reply.num_updates)
-        known = resume.chief_state(run.path / "metrics", manifest, ps_start)
+        known = rows.chief_state(run.path / "metrics", manifest, ps_start)
         self._wall_before = known.wall_s
         self._tracker.episodes = known.episodes
         self._tracker.returns.extend(known.returns)
         reports = run.metrics("episodes")
         self._episodes = JsonlSink(reports)
-        where = resume.restart_point(reports, ps_start, reply.global_step)
+        where = rows.restart_point(reports, ps_start, reply.global_step)
         self._episodes.restart(where, ps_life=ps_start.number, episodes=known.episodes)
         self._began = self._drained = now
         # After a restart of the chief a checkpoint is due at once.
@@ -137,8 +136,8 @@ class Chief:
             return "max_wall_time"
         if not run.patience:
             return None
-        rows = self._evaluations.get(read_rows, self._run.metrics("evaluator-0"))
-        means = [row["evaluation/mean"] for row in rows or () if "evaluation/mean" in row]
+        found = self._evaluations.get(rows.read_rows, self._run.metrics("evaluator-0"))
+        means = [row["evaluation/mean"] for row in found or () if "evaluation/mean" in row]
         since_best = len(means) - 1 - means.index(max(means)) if means else 0
         return "patience" if since_best >= run.patience else None
 

@@ -27,7 +27,7 @@ from a3c.process.heartbeat import Heartbeat
 from a3c.process.signals import StopRequest, leave_now
 from a3c.run.callbacks import Callbacks
 from a3c.run.metrics import JsonlSink, WorkerTracker
-from a3c.run.resume import PsStart, restart_point
+from a3c.run.rows import PsStart, restart_point
 from a3c.run.rundir import RunDir
 from a3c.run.tensorboard import Pictures, TensorBoardSink
 from a3c.server.serving import start_server

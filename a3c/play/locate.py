@@ -99,7 +99,7 @@ def with_source(config: Config, run: RunDir) -> Config:
 
     A run that has checkpoints goes on from those, and the named one may be gone.
     """
-    if config.run.start_from is None or checkpoint.steps(run.checkpoints):
+    if config.run.start_from is None or checkpoint.by_step(run.checkpoints):
         return config
     source = str(find_checkpoint(config.run.start_from).path)
     return replace(config, run=replace(config.run, start_from=source))

@@ -157,7 +157,7 @@ def load(path: Path) -> History:
         damaged += [f"{file.name} {num_damaged:,}"] if num_damaged else []
     if damaged:
         log.warning("left out: damaged lines in %s/metrics (%s)", path, ", ".join(damaged))
-    if not any(tables.values()) and not checkpoint.steps(path / "checkpoints"):
+    if not any(tables.values()) and not checkpoint.by_step(path / "checkpoints"):
         raise UserError(
             f"{path} holds no metrics yet: metrics/*.jsonl are missing or empty; "
             "wait for the run's first rows, or give another run"

@@ -134,8 +134,12 @@ def read_json(kind: type, path: Path) -> Any:
 
 
 def write_record(path: Path, record: ProcessRecord) -> None:
-    text = json.dumps(dataclasses.asdict(record), indent=1)
-    write_atomically(path, text + "\n", durable=False)
+    write_json(path, dataclasses.asdict(record), durable=False)
+
+
+def write_json(path: Path, contents: Any, *, durable: bool = True) -> None:
+    """Write a JSON file as `write_atomically` does."""
+    write_atomically(path, json.dumps(contents, indent=1) + "\n", durable=durable)
 
 
 def write_atomically(path: Path, contents: str | bytes, *, durable: bool = True) -> None:

@@ -24,7 +24,7 @@ from typing import TYPE_CHECKING, Any
 
 from a3c.config import EnvConfig, RunConfig
 from a3c.errors import UserError
-from a3c.process.process_records import from_json, sync_directory, write_atomically
+from a3c.process.process_records import from_json, sync_directory, write_json
 
 if TYPE_CHECKING:
     import numpy as np
@@ -111,7 +111,7 @@ def write(
             with path.open("rb") as file:
                 os.fsync(file.fileno())
             files[path.name] = {"bytes": path.stat().st_size, "sha256": _sha256(path)}
-        _write_manifest(temporary, replace(manifest, files=files))
+        write_json(temporary / MANIFEST, asdict(replace(manifest, files=files)))
         _move(temporary, final)
         sync_directory(root)
     except BaseException:
@@ -123,7 +123,7 @@ def write(
 def promote(candidate: Path, root: Path, evaluation: dict[str, Any] | None) -> Path:
     """Move a candidate with its scores into `root`; later checkpoints, without scores, go."""
     manifest = replace(read_manifest(candidate), evaluation=evaluation)
-    _write_manifest(candidate, manifest)
+    write_json(candidate / MANIFEST, asdict(manifest))
     final = root / str(manifest.step)
     root.mkdir(parents=True, exist_ok=True)
     _move(candidate, final)
@@ -132,10 +132,6 @@ def promote(candidate: Path, root: Path, evaluation: dict[str, Any] | None) -> P
             _remove(path)
     sync_directory(root)
     return final
-
-
-def _write_manifest(directory: Path, manifest: Manifest) -> None:
-    write_atomically(directory / MANIFEST, json.dumps(asdict(manifest), indent=1))
 
 
 def _move(temporary: Path, final: Path) -> None:
@@ -327,13 +323,11 @@ def start_from(
     return found, f"starting from the weights of {source}{new}"
 
 
-def steps(root: Path) -> list[Path]:
-    """The checkpoints of a run by step, lowest first, without verification."""
-    return list(by_step(root).values())
-
-
 def by_step(root: Path) -> dict[int, Path]:
-    """The checkpoints by step, lowest first; the old one where a killed process left only that."""
+    """The checkpoints of a run by step, lowest first, without verification.
+
+    Where a killed process left only the older one of a step, it is that one.
+    """
     found = {}
     for path in sorted(root.glob("*")):  # those aside come first
         number = path.name.removeprefix(_REPLACED)
@@ -345,7 +339,7 @@ def by_step(root: Path) -> dict[int, Path]:
 
 def newest_valid(root: Path) -> tuple[Path, Manifest] | None:
     """The newest checkpoint that passes verification; None without any, UserError if all fail."""
-    paths = steps(root)
+    paths = by_step(root).values()
     for path in reversed(paths):
         try:
             return path, verify(path)
@@ -353,16 +347,14 @@ def newest_valid(root: Path) -> tuple[Path, Manifest] | None:
             log.warning("checkpoint %s is damaged (%s); trying the one before", path, error)
     if not paths:
         return None
-    which = f"all {len(paths)} checkpoints in {root} are"
-    if len(paths) == 1:
-        which = f"the only checkpoint in {root} is"
-    what = f"{which} damaged"
+    which = "the only checkpoint" if len(paths) == 1 else f"all {len(paths)} checkpoints"
+    what = f"{which} in {root} {'is' if len(paths) == 1 else 'are'} damaged"
     raise UserError(f"{what}: restore one from a backup, or start a new run in another --run-dir")
 
 
 def newest_first(root: Path) -> Iterator[tuple[Path, Manifest]]:
     """The checkpoints whose manifest can be read, highest step first; files aren't verified."""
-    for path in reversed(steps(root)):
+    for path in reversed(by_step(root).values()):
         with contextlib.suppress(DamagedCheckpointError):
             yield path, read_manifest(path)
 
@@ -377,7 +369,7 @@ def best(root: Path) -> Path | None:
 def prune(root: Path, keep: int, written: Path | None = None) -> None:
     """Remove all but the newest `keep`, the best, the last that solved the run, and `written`."""
     # Newest by step and by time: after a rollback steps are lower, and clocks may be set back.
-    paths, readable = steps(root), dict(newest_first(root))
+    paths, readable = list(by_step(root).values()), dict(newest_first(root))
     written_at = {path: manifest.written_at for path, manifest in readable.items()}
     by_time = sorted(paths, key=lambda path: written_at.get(path, -math.inf))
     solved = [path for path, manifest in readable.items() if manifest.reason == "solved"]

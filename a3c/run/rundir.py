@@ -17,13 +17,13 @@ import time
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from a3c import config as settings
 from a3c.config import Config, command_line
 from a3c.errors import UserError
 from a3c.process.environment import REPOSITORY as REPOSITORY
-from a3c.process.process_records import identify, read_json, sync_directory, write_atomically
+from a3c.process.process_records import identify, read_json, sync_directory, write_json
 from a3c.run.checkpoint import newest_valid, refuse_other_identity
 
 RUNS = Path("runs")
@@ -31,7 +31,6 @@ LOCK = ".lock"
 PARTS = ("processes", "metrics", "events", "logs", "checkpoints")
 _LOCKED = struct.pack("hhqqi", fcntl.F_WRLCK, os.SEEK_SET, 0, 0, 0)  # the whole file
 _LETTERS = "abcdefghijkmnpqrstuvwxyz23456789"  # without characters that look alike
-_NUM_LETTERS = 4
 LIBRARIES = ("tensorflow", "numpy", "gymnasium", "ale-py", "psutil", "libtmux", "rich")
 
 
@@ -121,7 +120,7 @@ def labelled(path: Path, *, resume: bool) -> RunDir:
     run = RunDir(path.absolute())
     if resume and copied_from(run) is None:
         return RunDir(run.path, run.label)
-    letters = "".join(secrets.choice(_LETTERS) for _ in range(_NUM_LETTERS))
+    letters = "".join(secrets.choice(_LETTERS) for _ in range(4))
     return RunDir(run.path, f"{run.name}-{letters}")
 
 
@@ -280,11 +279,6 @@ def room(path: Path) -> Room:
 def read_config(run: RunDir) -> Config:
     """The configuration that a run was started with; UserError if the file is damaged."""
     return command_line.merge([command_line.read_file(run.config, str(run.config))])
-
-
-def write_json(path: Path, contents: Any) -> None:
-    """Write a JSON file atomically and durably, readable by its owner only."""
-    write_atomically(path, json.dumps(contents, indent=1) + "\n")
 
 
 def git_commit() -> str | None:

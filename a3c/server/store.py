@@ -17,7 +17,7 @@ import tensorflow as tf
 from a3c.cluster.topology import Cluster, Task
 from a3c.config import Config
 from a3c.errors import RetryableError
-from a3c.run.resume import PsStart
+from a3c.run.rows import PsStart
 from a3c.server import sessions
 from a3c.server.exchange import GATHERED, Exchange, Push, Reply
 from a3c.server.layout import by_parameter, by_shard, cut

@@ -22,7 +22,7 @@ from a3c.errors import UserError
 from a3c.hosts import near_end as remote
 from a3c.process import process_records
 from a3c.process.process_records import ENDED_STATES, ProcessRecord, has_loopback_only
-from a3c.run import checkpoint, resume, rows, rundir
+from a3c.run import checkpoint, rows, rundir
 from a3c.run.checkpoint import Manifest
 from a3c.run.rows import Row
 from a3c.run.rundir import RunDir
@@ -191,7 +191,7 @@ class Reader:
             dropped_rollouts=int(sum(_number(row, "drops/rollouts") for row in workers)),
             dropped_reports=int(sum(_number(row, "drops/reports") for row in workers)),
             failed_saves=int(_number(cluster, "cluster/failed_saves")),
-            losses=resume.losses(self._rows("losses"), since=started_at),
+            losses=rows.losses(self._rows("losses"), since=started_at),
             tensorboard=f"http://{boards[0]}/" if boards else None,
             disk_trouble=_disk_trouble(run.path),
             max_wall_time_s=config.run.max_wall_time_s,
@@ -254,14 +254,14 @@ def _is_solved(summary: Row, newest: tuple[Path, Manifest] | None, config: RunCo
     if summary or newest is None:
         return bool(summary.get("solved"))
     path, manifest = newest
-    is_last = path == checkpoint.steps(path.parent)[-1]  # else the last checkpoint can't be read
-    return is_last and checkpoint.is_solved(manifest, config)
+    last = next(reversed(checkpoint.by_step(path.parent).values()))
+    return path == last and checkpoint.is_solved(manifest, config)  # else `last` can't be read
 
 
 def _global_step(latest: dict[str, Row], newest: tuple[Path, Manifest] | None, end: Row) -> int:
     """The env steps of the run, by the latest row of each process; `end` is its final summary."""
     workers = {name: row for name, row in latest.items() if name.startswith("worker-")}
-    step = resume.newest_step(workers) or (newest[1].step if newest else 0)
+    step = rows.newest_step(workers) or (newest[1].step if newest else 0)
     if end.get("env_steps"):  # the checkpoint of a solved run is from before its last games
         step = max(step, end["env_steps"]) if end.get("solved") else end["env_steps"]
     return step

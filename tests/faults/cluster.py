@@ -12,6 +12,7 @@ import os
 import re
 import signal
 import subprocess
+import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -22,7 +23,7 @@ import numpy as np
 from a3c.process import process_records
 from a3c.process.process_records import ProcessRecord
 from a3c.run import checkpoint
-from a3c.run.rows import parse_row, read_rows
+from a3c.run.rows import last_rows, read_rows
 from a3c.run.rundir import RunDir
 from a3c.watch import status
 from tests.clusters import launcher
@@ -126,9 +127,7 @@ class Cluster:
 
     def rows(self, name: str) -> list[dict[str, Any]]:
         """All rows of a process's metrics in writing order, with rolled-back rows and marks."""
-        path = self.run.metrics(name)
-        lines = path.read_bytes().splitlines() if path.exists() else []
-        return [row for row in map(parse_row, lines) if row is not None]
+        return last_rows(self.run.metrics(name), sys.maxsize)
 
     def lives(self, name: str) -> int:
         """How often a worker has attached to the ps."""
@@ -224,7 +223,7 @@ class Cluster:
                 assert values == sorted(values), f"{key} of {path.name} goes back"
 
     def assert_finite(self) -> None:
-        newest = checkpoint.steps(self.run.checkpoints)[-1]
+        newest = [*checkpoint.by_step(self.run.checkpoints).values()][-1]
         for name, value in checkpoint.load_variables(newest).items():
             assert np.isfinite(value).all(), f"{name} is not finite"
 

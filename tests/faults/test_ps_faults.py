@@ -10,7 +10,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from a3c.run import resume
+from a3c.run import rows
 from tests.faults.cluster import Cluster, Moment, report
 from tests.runs import manifest, wait_until
 
@@ -42,7 +42,7 @@ def assert_lost_no_more_than_the_interval(cluster: Cluster, fault: Moment) -> No
     assert fault.checkpoint_age_s < INTERVAL_S + SLACK_S
     assert cluster.began_at() >= fault.checkpoint
     for before, after in cluster.losses()[fault.losses :]:
-        words = resume.loss(before, after)
+        words = rows.loss(before, after)
         assert words in cluster.log("worker-0")
         wait_until(lambda: words in cluster.said(), "the launcher's word for it", 10.0)  # noqa: B023
         assert f"the ps was lost: {words}" in "\n".join(cluster.status()["warnings"])

@@ -3,10 +3,9 @@
 from pathlib import Path
 
 import launch_cluster
-from a3c.run import resume
+from a3c.run import rows
 from a3c.run.metrics import JsonlSink
-from a3c.run.resume import ChiefState, PsStart
-from a3c.run.rows import latest, read_rows
+from a3c.run.rows import ChiefState, PsStart, latest, read_rows
 from tests.fake_runs import FakeRun, configure
 from tests.snapshots import manifest
 
@@ -15,7 +14,7 @@ SAVED = manifest(100)
 
 def attach(path: Path, ps_start: PsStart, env_steps: int, **notes: int) -> JsonlSink:
     sink = JsonlSink(path)
-    sink.restart(resume.restart_point(path, ps_start, env_steps), ps_life=ps_start.number, **notes)
+    sink.restart(rows.restart_point(path, ps_start, env_steps), ps_life=ps_start.number, **notes)
     return sink
 
 
@@ -24,7 +23,7 @@ def test_a_torn_last_line_hides_no_ps_life(tmp_path: Path) -> None:
     attach(path, PsStart(7, 0), 0).write(90, {"loss/total": 0.5})
     with path.open("a") as file:
         file.write('\n{"event": "attached", "env_steps": 9')
-    assert resume.restart_point(path, PsStart(7, 0), 95) == 95
+    assert rows.restart_point(path, PsStart(7, 0), 95) == 95
 
 
 def test_a_worker_that_attaches_late_drops_its_rolled_back_rows(tmp_path: Path) -> None:
@@ -45,35 +44,35 @@ def test_a_worker_that_returns_to_the_same_ps_life_keeps_its_rows(tmp_path: Path
 
 
 def test_a_loss_counts_from_the_furthest_worker_of_that_ps_life(tmp_path: Path) -> None:
-    assert resume.newest_step(latest(tmp_path)) is None
+    assert rows.newest_step(latest(tmp_path)) is None
     attach(tmp_path / "worker-2.jsonl", PsStart(1, 0), 0).write(9999, {})  # failed long ago
     attach(tmp_path / "worker-0.jsonl", PsStart(2, 100), 100).write(300, {})
-    assert resume.newest_step(latest(tmp_path)) == 300
+    assert rows.newest_step(latest(tmp_path)) == 300
     attach(tmp_path / "worker-1.jsonl", PsStart(2, 100), 100).write(350, {})
-    assert resume.newest_step(latest(tmp_path)) == 350
-    said = resume.loss(5000, 3200)
+    assert rows.newest_step(latest(tmp_path)) == 350
+    said = rows.loss(5000, 3200)
     assert said == "went back from env step 5,000 to 3,200: 1,800 env steps lost"
-    rows = [{"from": 5000, "env_steps": 3200, "time": 9.0}, None, {"from": "x"}]
-    assert resume.losses(rows) == resume.losses(rows, since=9.0) == (said,)
-    assert resume.losses(rows, since=10.0) == ()
+    lost = [{"from": 5000, "env_steps": 3200, "time": 9.0}, None, {"from": "x"}]
+    assert rows.losses(lost) == rows.losses(lost, since=9.0) == (said,)
+    assert rows.losses(lost, since=10.0) == ()
 
 
 def test_a_chief_knows_what_happened_since_the_checkpoint_unless_restored(tmp_path: Path) -> None:
     """The first one died before its first row, from which wall time didn't go back to 0."""
     ps_start = PsStart(2, 100)
-    rows = attach(tmp_path / "worker-0.jsonl", ps_start, 100)
+    sink = attach(tmp_path / "worker-0.jsonl", ps_start, 100)
     reports = attach(tmp_path / "episodes.jsonl", ps_start, 100, episodes=3)
-    known = resume.chief_state(tmp_path, SAVED, ps_start)
+    known = rows.chief_state(tmp_path, SAVED, ps_start)
     assert (known.wall_s, known.episodes, known.is_fresh) == (1.5, 3, False)
-    rows.write(180, {"wall_s": 9.5})
+    sink.write(180, {"wall_s": 9.5})
     for number, step in ((4, 120), (5, 160)):
         game = {"worker": 1, "return": step / 10, "length": 5, "episodes": number}
         reports.write(step, game)
-    known = resume.chief_state(tmp_path, SAVED, ps_start)
+    known = rows.chief_state(tmp_path, SAVED, ps_start)
     assert known == ChiefState(9.5, 5, (12.0, 16.0), is_fresh=False)
-    restored = resume.chief_state(tmp_path, SAVED, PsStart(3, 100))
+    restored = rows.chief_state(tmp_path, SAVED, PsStart(3, 100))
     assert restored == ChiefState(1.5, 3, (1.0, -2.5), is_fresh=True)
-    assert resume.chief_state(tmp_path, None, PsStart(3, 0)) == ChiefState()
+    assert rows.chief_state(tmp_path, None, PsStart(3, 0)) == ChiefState()
 
 
 def test_a_limit_with_a_plus_counts_from_where_the_run_goes_on(tmp_path: Path) -> None:
