@@ -90,7 +90,8 @@ def test_the_longest_pattern_picks_the_preset(presets: Path) -> None:
 
 
 def test_the_preset_goes_by_the_environment_asked_for(presets: Path, tmp_path: Path) -> None:
-    (presets / "pole.toml").write_text('for_env_ids = ["CartPole-*"]\n[run]\nseed = 7')
+    text = 'for_env_ids = ["CartPole-*"]\n[run]\nseed = 7\n[learning]\nratio_limit = 0.2'
+    (presets / "pole.toml").write_text(text)
     file = tmp_path / "file.toml"
     file.write_text('[env]\nenv_id = "CartPole-v1"')
     for arguments in (["--env-id", "CartPole-v1"], ["--config", str(file)]):
@@ -98,6 +99,8 @@ def test_the_preset_goes_by_the_environment_asked_for(presets: Path, tmp_path: P
         assert (config.run.seed, namespace.preset) == (7, "pole")
     assert parse("--env-id", "Acrobot-v1").run.seed == 1
     assert parse("--env-id", "CartPole-v1", "--preset", "none").run.seed == 1
+    # Several epochs need a ratio limit, and the preset has one.
+    assert parse("--env-id", "CartPole-v1", "--epochs", "2").learning.ratio_limit == 0.2
 
 
 def test_a_broken_preset_is_named(presets: Path, capsys: Out) -> None:

@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import Any, NoReturn
 
-from a3c.config import SECTIONS, ClusterConfig, Config
+from a3c.config import SECTIONS, ClusterConfig, Config, EnvConfig
 from a3c.config.options import OPTIONS, coerce, flat, parse_text, shown, to_text, validate
 from a3c.errors import UserError
 from a3c.process import __version__, console
@@ -278,7 +278,7 @@ def sources(
             raise UserError(f"{what}: give single ones, or --config")
         return [("run", base), *given], None
     if preset == "auto":
-        env_id = merge([file_layer, flags]).env.env_id
+        env_id = (file_layer | flags).get("env_id", EnvConfig.env_id)
         # A file that sets every option, as a run's config.json does, leaves nothing to a preset.
         preset = None if len(file_layer) == len(OPTIONS) else preset_for(env_id)
     if preset in (None, "none"):
