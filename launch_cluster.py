@@ -52,7 +52,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         choices=("auto", "tmux", "child", "compose"),
         default="auto",
         help="tmux: in panes; child: here, in the foreground; auto: tmux where there is one; "
-        "compose: nothing is started, a compose file for containers is printed",
+        "compose: print a compose file, start nothing",
     )
     add("--replace", action="store_true", help="end the tmux session that has this run's name")
     add("--run-dir", type=path, metavar="DIR", help="default: runs/<game>-<time>")
