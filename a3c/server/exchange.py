@@ -110,11 +110,9 @@ class Exchange:
             unit = max(largest, _SMALLEST) / _PACKED
             packed = (packed / np.float32(unit)).astype(np.float16)
         numbers = [push.learning_rate, push.num_steps, unit, push.num_samples]
-        first = np.concatenate([numbers, push.advantage_update, [push.is_of_value]])
-        fed = [[packed[s.start : s.stop] for s in part.shards] for part in self._parts]
-        header = np.concatenate([first, *self._sketches(push.gradient), push.moments])
-        for gradients in fed:
-            gradients.insert(0, header)
+        numbers += [*push.advantage_update, push.is_of_value]
+        header = np.concatenate([numbers, *self._sketches(push.gradient), push.moments])
+        fed = [[header, *(packed[s.start : s.stop] for s in p.shards)] for p in self._parts]
         return self._reply(self._call(self._push, fed))
 
     def pull(self) -> Reply:
@@ -208,7 +206,6 @@ class Exchange:
         totals = held(f"{GATHERED}/totals_{ps}", [1 + self._num_sketched], tf.float64)
         if ps == 0:
             self.samples_waiting = totals.read_value()[0]
-        counters: list[Any] = []
 
         def gather() -> Any:
             samples = header[3]
@@ -232,9 +229,7 @@ class Exchange:
                 lambda: self._step_of_mean(sums, totals, gathered, header),
                 lambda: tf.constant(0, tf.int64),
             )
-            if ps == 0:
-                counters.append(self._count(header, stepped))
-            return [stepped, *counters]
+            return [stepped, self._count(header, stepped)] if ps == 0 else [stepped]
 
         section = tf.CriticalSection(shared_name=f"gathering_{ps}")
         stepped, *counters = section.execute(gather, exclusive_resource_access=False)
