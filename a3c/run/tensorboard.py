@@ -16,7 +16,6 @@ from a3c.config import Config
 from a3c.config.command_line import plain
 from a3c.config.options import OPTIONS, flat
 from a3c.net import observations
-from a3c.net.observations import original_layout
 
 tf1 = tf.compat.v1
 log = logging.getLogger(__name__)
@@ -118,7 +117,7 @@ class Pictures:
     def __init__(
         self, sink: TensorBoardSink, space: Box, clock: Callable[[], float] = time.monotonic
     ) -> None:
-        self._sink, self._space, self._clock = sink, space, clock
+        self._sink, self._clock = sink, clock
         self._image = observations.image_space(space)
         self._due = clock() if self._image else float("inf")
 
@@ -127,6 +126,6 @@ class Pictures:
         now = self._clock()
         if self._image and now >= self._due:
             self._due = now + PICTURE_INTERVAL_S
-            newest = original_layout(observations_[-1, 0], self._space)
-            shown = observations.picture(observations.pixels(newest, self._image), self._image)
+            pixels = observations.pixels(observations_[-1, 0], self._image)
+            shown = observations.picture(pixels, self._image)
             self._sink.image(env_steps, "input/observation", shown)
