@@ -317,7 +317,7 @@ def test_a_call_that_a_ps_refuses_by_mistake_is_made_again(monkeypatch: Patch) -
     monkeypatch.setattr(tf.compat.v1.Session, "run", call)
     monkeypatch.setattr(tf.compat.v1.Session, "_make_callable_from_options", lambda *_: call)
     with tf.Graph().as_default():
-        session = sessions.UnclosedSession()
+        session = sessions.UnclosedSession("", None, 1.0)
         assert session.run([]) == [7]
         words.append("RunGraph (Worker) request was received twice. step_id: 2")
         assert sessions.prepare(session, [])() == [7]

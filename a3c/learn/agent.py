@@ -84,7 +84,7 @@ class Agent:
             self._normal: Any = None  # the part of them that observations are normalised by
             if config.env.normalize_observations:
                 self._normal = self._statistics[: observations.statistics_size(observation_space)]
-            inputs, outputs = self._build_acting(greedy)
+            self._inputs, self._outputs = self._build_acting(greedy)
             self._variables = tf.compat.v1.trainable_variables()
             if config.learning.has_critic_settings:  # value-only parameters come last
                 self._variables.sort(key=lambda v: optimizers.is_value_only(_short_name(v)))
@@ -102,13 +102,11 @@ class Agent:
         self._session = tf.compat.v1.Session(graph=self._graph, config=_session_config(config))
         self._session.run(initialize)
         self._graph.finalize()
-        self._inputs = inputs
-        self._outputs: Any = outputs
         self._mode = sessions.prepare(
-            self._session, [outputs.policy_parameters], [self._most_probable]
+            self._session, [self._outputs.policy_parameters], [self._most_probable]
         )
-        self._act = sessions.prepare(self._session, inputs, outputs)
-        self._value = sessions.prepare(self._session, inputs, [outputs.values])
+        self._act = sessions.prepare(self._session, self._inputs, self._outputs)
+        self._value = sessions.prepare(self._session, self._inputs, [self._outputs.values])
         self._assign = sessions.prepare(self._session, [flat, statistics], targets=assigns)
         self._differentiate = sessions.prepare(self._session, learn_inputs, learn_outputs)
         self._values = sessions.prepare(self._session, value_inputs, [values])
@@ -230,7 +228,7 @@ class Agent:
         logits = tf.where(allowed, output.policy_parameters, FORBIDDEN)
         return output._replace(policy_parameters=logits)
 
-    def _build_acting(self, greedy: bool) -> tuple[list[Any], Action]:
+    def _build_acting(self, greedy: bool) -> tuple[list[Any], Any]:
         shape = channels_last_space(self.space).shape
         inputs = tf.compat.v1.placeholder(self.space.dtype, [None, *shape], "observations")
         state = tf.compat.v1.placeholder(tf.float32, [None, self.network.state_size], "state")

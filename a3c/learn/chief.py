@@ -160,8 +160,7 @@ class Chief:
         if mark is None or mean is None or mean < mark or self._tracker.episodes < self._judge_at:
             return False
         self._judge_at = self._tracker.episodes + self._stop_games
-        snapshot = self._store.snapshot()
-        candidate = self._write(self._candidates, self._manifest(snapshot, "solved"), snapshot)
+        candidate = self._write(self._candidates, "solved", self._store.snapshot())
         if candidate is None:
             return False
         if self._games is None:
@@ -257,22 +256,35 @@ class Chief:
         old = self._restored
         if old and old.reason in END_REASONS and old.step == snapshot.values["global_step"]:
             return None  # nothing is new, and that checkpoint records how the run ended
-        path = self._write(self._run.checkpoints, self._manifest(snapshot, reason), snapshot)
+        path = self._write(self._run.checkpoints, reason, snapshot)
         if path is None:
             return None
         checkpoint.prune(self._run.checkpoints, self._config.run.keep_checkpoints, path)
         log.info("checkpoint %s (%s)", path, reason)
         return path
 
-    def _write(self, root: Path, manifest: Manifest, snapshot: Snapshot) -> Path | None:
+    def _write(self, root: Path, reason: str, snapshot: Snapshot) -> Path | None:
         """Write a checkpoint into a folder; None if that fails for any reason."""
+        manifest = Manifest(
+            step=int(snapshot.values["global_step"]),
+            num_updates=int(snapshot.values["num_updates"]),
+            updates_during=snapshot.updates_during,
+            samples_waiting=snapshot.samples_waiting,
+            wall_s=round(self.wall_s, 3),
+            written_at=round(time.time(), 3),
+            reason=reason,
+            config=settings.to_dict(self._config),
+            identity=settings.identity(self._config),
+            episodes=self._tracker.episodes,
+            recent_returns=list(self._tracker.returns),
+            mean_return_100=self._tracker.mean_of_last(WINDOW),
+        )
         try:
             path = checkpoint.write(
                 root, manifest, lambda prefix: checkpoint.save_variables(prefix, snapshot.values)
             )
         except (OSError, tf.errors.OpError) as error:
-            reason = str(error).splitlines()[0]
-            log.error("checkpoint failed, training goes on: %s", reason)
+            log.error("checkpoint failed, training goes on: %s", str(error).splitlines()[0])
         except Exception:
             log.exception("checkpoint failed, training goes on")
         else:
@@ -306,19 +318,3 @@ class Chief:
         for number, (worker, score, length, env_step) in enumerate(reports.tolist(), first):
             row = {"worker": int(worker), "return": score, "length": int(length)}
             self._episodes.write(int(env_step), row | {"episodes": number})
-
-    def _manifest(self, snapshot: Snapshot, reason: str) -> Manifest:
-        return Manifest(
-            step=int(snapshot.values["global_step"]),
-            num_updates=int(snapshot.values["num_updates"]),
-            updates_during=snapshot.updates_during,
-            samples_waiting=snapshot.samples_waiting,
-            wall_s=round(self.wall_s, 3),
-            written_at=round(time.time(), 3),
-            reason=reason,
-            config=settings.to_dict(self._config),
-            identity=settings.identity(self._config),
-            episodes=self._tracker.episodes,
-            recent_returns=list(self._tracker.returns),
-            mean_return_100=self._tracker.mean_of_last(WINDOW),
-        )

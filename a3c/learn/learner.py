@@ -216,17 +216,15 @@ def minibatches(whole: Batch, count: int, rng: np.random.Generator) -> Iterator[
     similar; they have shape `[1, N]`. With a recurrent network each part keeps whole environments,
     with their initial states, and there are at most as many parts as environments.
     """
-    steps = {name: rows for name, rows in whole._asdict().items() if name != "state"}
     if count == 1:
         yield whole
-    elif whole.state.shape[1]:
-        envs = whole.mask.shape[1]
-        for chosen in np.array_split(rng.permutation(envs), min(count, envs)):
-            parts = {name: rows[:, chosen] for name, rows in steps.items()}
-            yield Batch(**parts, state=whole.state[chosen])
-    else:
-        flat = {name: rows.reshape(-1, *rows.shape[2:]) for name, rows in steps.items()}
-        size = whole.mask.size
-        for chosen in np.array_split(rng.permutation(size), min(count, size)):
-            parts = {name: rows[None, chosen] for name, rows in flat.items()}
-            yield Batch(**parts, state=np.zeros((len(chosen), 0), np.float32))
+        return
+    rows, state = whole._asdict(), whole.state
+    del rows["state"]
+    if not state.shape[1]:
+        rows = {name: array.reshape(1, -1, *array.shape[2:]) for name, array in rows.items()}
+        state = np.zeros((whole.mask.size, 0), np.float32)
+    size = len(state)
+    for chosen in np.array_split(rng.permutation(size), min(count, size)):
+        parts = {name: array[:, chosen] for name, array in rows.items()}
+        yield Batch(**parts, state=state[chosen])

@@ -2,6 +2,7 @@
 
 import time
 from collections.abc import Callable, Iterable, Iterator
+from contextlib import AbstractContextManager
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -109,11 +110,8 @@ class Autoreset:
         return observations, info
 
 
-class EnvironmentErrors:
+class EnvironmentErrors(AbstractContextManager[Any, None]):
     """Turns an environment's exceptions into PlayError, to tell them from our own bugs."""
-
-    def __enter__(self) -> None:
-        pass
 
     def __exit__(self, _type: Any, error: BaseException | None, _traceback: Any) -> None:
         if isinstance(error, Exception) and not isinstance(error, UserError):
@@ -168,11 +166,7 @@ class Player:
         self._envs, self._space = envs, envs.single_observation_space
         self._actor, self._policy = actor, policy
         self._on_step, self._go_on = on_step, go_on
-        self._learning = config.learning
-        self._length = config.share.rollout_length
-        self._episodic_life = config.env.episodic_life
-        self._info_metrics = config.run.info_metrics
-        self._normalizes = config.env.normalize_rewards
+        self._config, self._length = config, config.share.rollout_length
         self._epsilon, self._return_statistics = epsilon, return_statistics
         self._stopwatch = stopwatch or Stopwatch()
         self._rng = np.random.default_rng(seed)
@@ -205,7 +199,7 @@ class Player:
         self._info: dict[str, list[float]] = {}
 
     def rollouts(self) -> Iterator[Rollout]:
-        learning, statistics = self._learning, np.zeros(0)
+        learning, statistics = self._config.learning, np.zeros(0)
         while True:
             # Reset non-finite states: they would make every later rollout non-finite.
             self._state[~np.isfinite(self._state).all(axis=1)] = 0.0
@@ -218,7 +212,7 @@ class Player:
                     return
             # For all steps at once: Python takes a large part of a single environment's step.
             rewards = self._raw_rewards * np.float32(learning.reward_scale)
-            if self._normalizes:
+            if self._config.env.normalize_rewards:
                 totals = discounted_so_far(
                     self._raw_rewards, self._ends, self._discounted, learning.gamma
                 )
@@ -275,7 +269,7 @@ class Player:
         done = terminated | truncated
         ended = reset.count(*wrappers.raw(info, rewards, done))
         self._episodes += [game for _, game in ended if np.isfinite(game.episode_return)]
-        for name in self._info_metrics:
+        for name in self._config.run.info_metrics:
             self._info.setdefault(name, []).extend(numbers(info, name, done, ~reset.dead))
         self._raw_rewards[t] = rewards
         lives = self._lives_left(info)  # a lost one ends the episode, for learning only
@@ -304,7 +298,7 @@ class Player:
 
     def _lives_left(self, info: dict[str, Any]) -> np.ndarray:
         """Lives by game, `[B]`; unchanged where a game reports none."""
-        if not self._episodic_life:
+        if not self._config.env.episodic_life:
             return self._lives
         with self._environment_errors:
             lives = np.where(info.get("_lives", True), info.get("lives", self._lives), self._lives)

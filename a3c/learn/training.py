@@ -157,30 +157,28 @@ class Worker:
         if self._chief:
             self._stop.at_the_deadline = self._chief.save_for_leaving
         try:
-            self._leave(self._play())
+            player = self._make_player()
+            self._stopwatch.lap("start")
+            self._stopwatch.take()
+            if not self._is_over():
+                for rollout, update in self._learner.train(player):
+                    self._heartbeat.beat()
+                    for listen in (self._report, self._limit_drops, self._log):
+                        listen(rollout, update)
+                    if self._pictures:
+                        self._pictures.offer(update.reply.global_step, rollout.observations)
+                    self._stopwatch.lap("other")
+                    if self._is_over():
+                        break
+            self._send_reports()
+            self._write_row()
+            self._leave()
         except (PlayError, UnplayableError) as error:
             self._write_row()
             self._save_for_others(error)
         except A3CError:  # the last row records how far this worker came
             self._write_row(whole_cluster=False)
             raise
-
-    def _play(self) -> str | None:
-        """Play and learn until the run is over; returns the chief's reason, or None."""
-        player = self._make_player()
-        self._stopwatch.lap("start")
-        self._stopwatch.take()
-        if not self._is_over(reason := self._judge()):
-            for rollout, update in self._learner.train(player):
-                self._heartbeat.beat()
-                for listen in (self._report, self._limit_drops, self._log, self._show):
-                    listen(rollout, update)
-                self._stopwatch.lap("other")
-                if self._is_over(reason := self._judge()):
-                    break
-        self._send_reports()
-        self._write_row()
-        return reason
 
     def _report(self, rollout: Rollout, update: Update) -> None:
         """Report games to the chief, and write a row of metrics if one is due."""
@@ -230,10 +228,6 @@ class Worker:
                 shown = self._policy.shown(rollout.policy_parameters[t, 0])
                 log.info("step %d: policy %s  V %.3f", self._env_steps, shown, rollout.values[t, 0])
 
-    def _show(self, rollout: Rollout, update: Update) -> None:
-        if self._pictures:
-            self._pictures.offer(update.reply.global_step, rollout.observations)
-
     def _send_reports(self) -> None:
         self._reported_at = time.monotonic()
         if self._reports and not self._store.report(np.array(self._reports, np.float64)):
@@ -258,27 +252,23 @@ class Worker:
             sink.write(reply.global_step, row)
         if whole_cluster:
             self._callbacks(reply.global_step, row)
-        parts = [f"env steps {reply.global_step:,}"]
-        for label, name, form in (
+        shown = (
             ("cluster/s", "cluster/env_steps_per_s", ",.0f"),
             ("mine/s", "worker/env_steps_per_s", ",.0f"),
             ("mean return", "cluster/mean_return_100", ".2f"),
             ("return", "episode/return", ".2f"),
             ("loss", "loss/total", ".4f"),
             ("entropy", "loss/entropy", ".3f"),
-        ):
-            if name in row:
-                parts.append(f"{label} {row[name]:{form}}")
-        log.info("%s", "  ".join(parts))
+        )
+        parts = [f"{label} {row[name]:{form}}" for label, name, form in shown if name in row]
+        log.info("%s", "  ".join([f"env steps {reply.global_step:,}", *parts]))
 
-    def _judge(self) -> str | None:
-        """The chief's reason to end the run for all workers, or None."""
-        return self._chief.tick(self._learner.reply) if self._chief else None
-
-    def _is_over(self, reason: str | None) -> bool:
+    def _is_over(self) -> bool:
+        """Whether this worker stops; the chief may also find a reason to end the whole run."""
         reply = self._learner.reply
+        self._reason = self._chief.tick(reply) if self._chief else None
         played = reply.global_step >= self._config.run.max_env_steps
-        return bool(reason) or played or reply.finished or self._stop.is_set()
+        return bool(self._reason) or played or reply.finished or self._stop.is_set()
 
     def _save_for_others(self, error: PlayError | UnplayableError) -> None:
         """Exit with the error; the chief first saves and judges for the others while they push.
@@ -294,8 +284,8 @@ class Worker:
                 log.error("%s; not playing any more, but saving for the others", error)
             while time.monotonic() < until and time.monotonic() - moved_at < IDLE_S:
                 self._heartbeat.beat()
-                if self._is_over(reason := self._judge()):
-                    self._leave(reason)
+                if self._is_over():
+                    self._leave()
                     return
                 self._write_row_if_due()
                 self._stop.wait(WAIT_INTERVAL_S)
@@ -306,15 +296,14 @@ class Worker:
         self._store.detach()
         raise error
 
-    def _leave(self, reason: str | None) -> None:
+    def _leave(self) -> None:
         """Save and detach; if the chief has a reason, it first ends the run for all workers.
 
         A chief that died while ending the run ends it again after its restart.
         """
         if self._chief:
-            if self._learner.reply.finished:
-                reason = self._store.end_reason()
-            if reason:
+            is_finished = self._learner.reply.finished
+            if reason := self._store.end_reason() if is_finished else self._reason:
                 log.info("the run is over: %s", reason)
                 self._chief.end_run(reason, lambda: self._beat() and not self._stop.wait(PAUSE_S))
             else:

@@ -201,6 +201,8 @@ class Gaussian(Policy):
         dtype: Any = space.dtype
         limits = np.finfo(dtype)  # in place of infinite bounds
         self._low, self._high = np.maximum(low, limits.min), np.minimum(high, limits.max)
+        # Of uniformly random actions; in dimensions that lack a bound they are normal.
+        self._random_range = np.where(self._is_bounded, (low, high), [[0], [1]])
         # Finite even where the bounds are equal.
         half_range = np.maximum(0.5 * self._high - 0.5 * self._low, 1e-8)
         self._log_half_range = np.log(half_range).astype(np.float32)
@@ -274,7 +276,7 @@ class Gaussian(Policy):
         size = (len(parameters), self._size)
         if self._squash:
             return np.arctanh(rng.uniform(-1.0, 1.0, size) * (1.0 - 1e-6)).astype(np.float32)
-        low, high = self._range_of_random_actions()
+        low, high = self._random_range
         uniform = low + (high - low) * rng.uniform(size=size)
         return np.where(self._is_bounded, uniform, rng.standard_normal(size)).astype(np.float32)
 
@@ -283,7 +285,7 @@ class Gaussian(Policy):
         if self._squash:
             log_range = math.log(2.0) + self._log_half_range  # squashed actions are within bounds
             return tf.fill(tf.shape(actions)[:-1], -float(log_range.sum()))
-        low, high = self._range_of_random_actions()
+        low, high = self._random_range
         is_within = (actions >= low.astype(np.float32)) & (actions <= high.astype(np.float32))
         log_range = np.log(np.maximum(high - low, 1e-8)).astype(np.float32)
         log_uniform = tf.where(is_within, -log_range, -np.inf)
@@ -294,10 +296,6 @@ class Gaussian(Policy):
         kind = "squashed" if self._squash else "clipped"
         numbers = "one number" if self._size == 1 else f"{self._size} numbers"
         return f"Gaussian over {numbers}, {kind}, {self._config.gaussian_deviation} deviation"
-
-    def _range_of_random_actions(self) -> tuple[np.ndarray, np.ndarray]:
-        """The bounds, or 0 and 1 in dimensions that lack one."""
-        return np.where(self._is_bounded, self._low, 0), np.where(self._is_bounded, self._high, 1)
 
 
 def _log_tanh_slope(u: Any) -> Any:

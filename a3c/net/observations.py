@@ -56,7 +56,9 @@ def image_space(space: Box) -> Box | None:
 
 
 def pixels(observation: np.ndarray, image: Box) -> np.ndarray:
-    """The image in one raw observation, alone or packed, as `[*image.shape]`."""
+    """The image in one observation, also of a rollout, alone or packed, as `[*image.shape]`."""
+    if observation.ndim == 3 and observation.shape != image.shape:
+        return np.moveaxis(observation, -1, 0)  # undoes `channels_last`
     return observation.ravel()[: math.prod(image.shape)].reshape(image.shape)
 
 
@@ -69,8 +71,7 @@ def image_side(space: Box) -> int:
 def check_side(network: str, needed: int, space: Box) -> None:
     """Raise UserError if a network needs images, and observations are not images or too small."""
     if image_side(space) < needed:
-        image = space.image if isinstance(space, Packed) else space
-        shape = space.shape if image is None else image.shape
+        shape = (image_space(space) or space).shape
         raise UserError(
             f"network {network} needs images of at least {needed}x{needed} pixels, but "
             f"observations are {shape}: use --network mlp or mlp-lstm"
@@ -119,12 +120,6 @@ def channels_last(observations: np.ndarray, space: Box) -> np.ndarray:
     for channel in range(space.shape[0]):  # a tenth of the time of one assignment
         turned[..., channel] = observations[..., channel, :, :]
     return turned
-
-
-def original_layout(observations: np.ndarray, space: Box) -> np.ndarray:
-    """The inverse of `channels_last`, as a view."""
-    is_fed = _is_transposed(space) and observations.shape[-3:] != space.shape
-    return np.moveaxis(observations, -1, -3) if is_fed else observations
 
 
 def prepare(observations: Any, space: Box, statistics: Any = None) -> Any:
@@ -203,11 +198,8 @@ def _normal(statistics: Any, space: Box) -> tuple[Any, Any, Any]:
     """Mean, scale and limit: a feature becomes clip((x - mean) * scale, ±limit)."""
     import tensorflow as tf
 
-    size, shape = _num_sums(space), () if is_image(space) else prepared_shape(space)
-    count, total, squares = tf.split(statistics, [1, size, size])
-    count, total, squares = (
-        tf.reshape(part, to) for part, to in ((count, []), (total, shape), (squares, shape))
-    )
+    count, shape = statistics[0], () if is_image(space) else prepared_shape(space)
+    total, squares = tf.unstack(tf.reshape(statistics[1:], [2, *shape]))
     safe_count = tf.maximum(count, 1.0)
     mean = total / safe_count
     variance = tf.maximum(squares / safe_count - mean**2, 0.0)

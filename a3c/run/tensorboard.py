@@ -117,7 +117,7 @@ class Pictures:
     def __init__(
         self, sink: TensorBoardSink, space: Box, clock: Callable[[], float] = time.monotonic
     ) -> None:
-        self._sink, self._space, self._clock = sink, space, clock
+        self._sink, self._clock = sink, clock
         self._image = observations.image_space(space)
         self._due = clock() if self._image else float("inf")
 
@@ -126,6 +126,6 @@ class Pictures:
         now = self._clock()
         if self._image and now >= self._due:
             self._due = now + PICTURE_INTERVAL_S
-            newest = observations.original_layout(observations_[-1, 0], self._space)
-            shown = observations.picture(observations.pixels(newest, self._image), self._image)
+            pixels = observations.pixels(observations_[-1, 0], self._image)
+            shown = observations.picture(pixels, self._image)
             self._sink.image(env_steps, "input/observation", shown)

@@ -77,9 +77,7 @@ class Exchange:
         self._statistics = held("observation_statistics", (statistics_size,), tf.float64)
         self.advantage_moments = held("advantage_moments", (3,), tf.float64)
         self._finished = finished
-        self._learning = config.learning
-        self._limits = config.learning.gradient_norms
-        self._samples_per_step = config.samples_per_step
+        self._config, self._limits = config, config.learning.gradient_norms
         self._wire_dtype = config.cluster.wire_dtype
         self._num_parameters = layout.num_parameters
         ends = [layout.num_parameters - sum(s.size for s in layout.shards if self._group(s))]
@@ -110,11 +108,9 @@ class Exchange:
             unit = max(largest, _SMALLEST) / _PACKED
             packed = (packed / np.float32(unit)).astype(np.float16)
         numbers = [push.learning_rate, push.num_steps, unit, push.num_samples]
-        first = np.concatenate([numbers, push.advantage_update, [push.is_of_value]])
-        fed = [[packed[s.start : s.stop] for s in part.shards] for part in self._parts]
-        header = np.concatenate([first, *self._sketches(push.gradient), push.moments])
-        for gradients in fed:
-            gradients.insert(0, header)
+        numbers += [*push.advantage_update, push.is_of_value]
+        header = np.concatenate([numbers, *self._sketches(push.gradient), push.moments])
+        fed = [[header, *(packed[s.start : s.stop] for s in p.shards)] for p in self._parts]
         return self._reply(self._call(self._push, fed))
 
     def pull(self) -> Reply:
@@ -178,7 +174,7 @@ class Exchange:
             if self._wire_dtype == "float16":
                 unit = tf.cast(header[2], tf.float32)
                 gradients = [tf.cast(packed, tf.float32) * unit for packed in fed]
-            if self._samples_per_step:
+            if self._config.samples_per_step:
                 stepped, counters = self._build_gathered(ps, shards, gradients, header)
             else:
                 steps = [
@@ -208,7 +204,6 @@ class Exchange:
         totals = held(f"{GATHERED}/totals_{ps}", [1 + self._num_sketched], tf.float64)
         if ps == 0:
             self.samples_waiting = totals.read_value()[0]
-        counters: list[Any] = []
 
         def gather() -> Any:
             samples = header[3]
@@ -228,13 +223,11 @@ class Exchange:
             # Step at the count nearest to the goal: a rollout in which a game ended holds fewer
             # samples, and the step would otherwise wait for one more push.
             stepped = tf.cond(
-                gathered[0] + samples / 2 >= self._samples_per_step,
+                gathered[0] + samples / 2 >= self._config.samples_per_step,
                 lambda: self._step_of_mean(sums, totals, gathered, header),
                 lambda: tf.constant(0, tf.int64),
             )
-            if ps == 0:
-                counters.append(self._count(header, stepped))
-            return [stepped, *counters]
+            return [stepped, self._count(header, stepped)] if ps == 0 else [stepped]
 
         section = tf.CriticalSection(shared_name=f"gathering_{ps}")
         stepped, *counters = section.execute(gather, exclusive_resource_access=False)
@@ -268,15 +261,15 @@ class Exchange:
             return tf.constant(1, tf.int64)
 
     def _step(self, shard: Shard, gradient: Any, header: Any) -> Any:
-        learning_rate = tf.cast(header[0], tf.float32)
+        learning, learning_rate = self._config.learning, tf.cast(header[0], tf.float32)
         if shard.separate:
-            learning_rate *= self._learning.critic_learning_rate_scale
+            learning_rate *= learning.critic_learning_rate_scale
         variable = self._parameters[shard.name]
-        if not self._learning.has_value_optimizer:
-            return optimizers.step(self._learning, learning_rate, gradient, variable)
+        if not learning.has_value_optimizer:
+            return optimizers.step(learning, learning_rate, gradient, variable)
 
         def step_of(slots: str) -> Any:
-            made = optimizers.step(self._learning, learning_rate, gradient, variable, slots)
+            made = optimizers.step(learning, learning_rate, gradient, variable, slots)
             with tf.control_dependencies([made]):
                 return tf.constant(0)
 

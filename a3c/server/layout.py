@@ -89,7 +89,8 @@ def by_parameter(held: Mapping[str, np.ndarray], layout: Layout) -> Values:
     slots: dict[str, Values] = {}
     named: Values = {}
     for key, value in held.items():
-        shard, _, slot = key.partition("/")  # `parameters_0` and `Adam_1`, for example
+        shard = key.partition("/")[0]
+        slot = key.removeprefix(shard)  # "" or, for example, "/Adam_1"
         if shard in shards:
             slots.setdefault(slot, {})[shard] = value
         else:
@@ -97,7 +98,7 @@ def by_parameter(held: Mapping[str, np.ndarray], layout: Layout) -> Values:
     for slot, parts in slots.items():
         flat = np.concatenate([parts[shard.name] for shard in layout.shards])
         for name, value in layout.unflatten(flat).items():
-            named[_join(name, slot)] = value
+            named[name + slot] = value
     return named
 
 
@@ -109,19 +110,15 @@ def by_shard(named: Mapping[str, np.ndarray], layout: Layout, keys: Iterable[str
     shards = {shard.name: shard for shard in layout.shards}
     values: Values = {}
     for key in keys:
-        shard, _, slot = key.partition("/")
+        shard = key.partition("/")[0]
         if shard in shards:
-            names = [_join(name, slot) for name in layout.shapes]
+            names = [name + key.removeprefix(shard) for name in layout.shapes]
             if names[0] in named:
                 flat = np.concatenate([np.ravel(named[name]) for name in names])
                 values[key] = flat[shards[shard].start : shards[shard].stop]
         elif _saved(key) in named:
             values[key] = named[_saved(key)]
     return values
-
-
-def _join(name: str, slot: str) -> str:
-    return f"{name}/{slot}" if slot else name
 
 
 def _saved(key: str) -> str:

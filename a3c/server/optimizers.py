@@ -89,9 +89,7 @@ class OwnStatistics:
         with tf.Graph().as_default() as graph:
             self._gradient = tf.compat.v1.placeholder(tf.float32, [size])
             self._learning_rate = tf.compat.v1.placeholder(tf.float32, [])
-            change = tf.compat.v1.get_variable(
-                "change", initializer=tf.zeros([size]), use_resource=True
-            )
+            change = held("change", [size], tf.float32)
             with tf.control_dependencies([change.assign(tf.zeros([size]), read_value=False)]):
                 made = step(config, self._learning_rate, self._gradient, change)
             with tf.control_dependencies([made]):

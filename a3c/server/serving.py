@@ -14,7 +14,7 @@ from a3c.process.heartbeat import Heartbeat
 from a3c.process.process_records import has_loopback_only
 from a3c.process.signals import StopRequest
 from a3c.process.startup import keep_freed_memory
-from a3c.server import sessions
+from a3c.server.sessions import UnclosedSession
 from a3c.server.store import Flags
 
 log = logging.getLogger(__name__)
@@ -57,7 +57,7 @@ def serve(cluster: Cluster, task: Task, config: Config, stop: StopRequest, beat:
         flags = Flags(len(cluster.workers))
         exist = tf.reduce_all([tf.compat.v1.is_variable_initialized(v) for v in flags.variables])
     peers = ("/job:ps/task:0", f"/job:ps/task:{task.index}")
-    session = sessions.for_cluster(server.target, graph, config.cluster.ps_timeout_s, *peers)
+    session = UnclosedSession(server.target, graph, config.cluster.ps_timeout_s, *peers)
     log.info("serving at %s, pid %d", cluster.ps[task.index], os.getpid())
     began: float | None = None  # when the wait for attached workers began
     while True:

@@ -1,7 +1,5 @@
 """TensorFlow sessions, fast calls in them, and what to do when a ps is lost."""
 
-from __future__ import annotations
-
 import contextlib
 import logging
 import threading
@@ -33,14 +31,6 @@ LOST = (
 )
 
 
-def for_cluster(target: str, graph: Any, timeout_s: float, *peers: str) -> UnclosedSession:
-    """A session that waits only for these peers, as `/job:ps`, before its first call."""
-    config = tf.compat.v1.ConfigProto(
-        device_filters=peers, operation_timeout_in_ms=int(timeout_s * 1000)
-    )
-    return UnclosedSession(target, graph=graph, config=config)
-
-
 class UnclosedSession(tf.compat.v1.Session):
     """A session that is never closed, and whose callables are never released.
 
@@ -48,6 +38,13 @@ class UnclosedSession(tf.compat.v1.Session):
     """
 
     callables: ClassVar[list[Any]] = []
+
+    def __init__(self, target: str, graph: Any, timeout_s: float, *peers: str) -> None:
+        """Before its first call it waits only for these peers, as `/job:ps`."""
+        config = tf.compat.v1.ConfigProto(
+            device_filters=peers, operation_timeout_in_ms=int(timeout_s * 1000)
+        )
+        super().__init__(target, graph, config)
 
     def run(self, *arguments: Any, **options: Any) -> Any:
         return retry_refused(super().run, *arguments, **options)

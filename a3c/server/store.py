@@ -18,11 +18,10 @@ from a3c.cluster.topology import Cluster, Task
 from a3c.config import Config
 from a3c.errors import RetryableError
 from a3c.run.rows import PsStart
-from a3c.server import sessions
 from a3c.server.exchange import GATHERED, Exchange, Push, Reply
 from a3c.server.layout import by_parameter, by_shard, cut
 from a3c.server.optimizers import held, is_value_only
-from a3c.server.sessions import exit_after, raise_if_ps_lost
+from a3c.server.sessions import UnclosedSession, exit_after, raise_if_ps_lost
 
 FIRST_PS = "/job:ps/task:0"
 EPISODE_QUEUE_CAPACITY = 100_000
@@ -47,10 +46,6 @@ class Flags:
             self.attached = held("attached", (num_workers,), tf.int64)
             self.ps_start = held("ps_start", (2,), tf.int64)
             self.variables = [self.ready, self.finished, self.attached, self.ps_start]
-            self.worker, self.presence = (tf.compat.v1.placeholder(tf.int64, []) for _ in range(2))
-            self.set_attached = tf.compat.v1.scatter_update(
-                self.attached, [self.worker], [self.presence]
-            ).op
 
 
 class Snapshot(NamedTuple):
@@ -72,7 +67,6 @@ class Store:
         config: Config,
     ) -> None:
         """Build the graph for parameters of these shapes, and connect to the ps."""
-        self._task = task
         self._timeout_s = config.cluster.connect_timeout_s
         num_ps = len(cluster.ps)
         is_separate = is_value_only if config.learning.has_critic_settings else lambda _: False
@@ -95,19 +89,23 @@ class Store:
                 with tf.device(f"/job:ps/task:{ps}"):
                     nothing = tf.queue.FIFOQueue(1, [tf.bool], [()], shared_name="nothing")
                     self._ps_watch.append(nothing.dequeue())
+            self._attach, self._detach = (
+                tf.compat.v1.scatter_update(self._flags.attached, [task.index], [present]).op
+                for present in (1, 0)
+            )
             self._build_reports()
             self._build_saving()
         self.graph.finalize()
         graph, timeout_s = self.graph, config.cluster.ps_timeout_s
         me = f"/job:{task.job}/task:{task.index}"
-        self._session = sessions.for_cluster(target, graph, timeout_s, "/job:ps", me)
+        self._session = UnclosedSession(target, graph, timeout_s, "/job:ps", me)
         self._lost: RetryableError | None = None  # why, once a ps is lost
         self._calling_since: float | None = None
         self._has_left = False
         targets = [f"grpc://{ps}" for ps in cluster.ps]
         with exit_after(self._timeout_s, "the ps does not answer"), raise_if_ps_lost():
             self._exchange.connect(
-                [sessions.for_cluster(ps, graph, timeout_s, "/job:ps") for ps in targets]
+                [UnclosedSession(ps, graph, timeout_s, "/job:ps") for ps in targets]
             )
 
     def _run(self, fetches: Any, *arguments: Any, **options: Any) -> Any:
@@ -138,7 +136,7 @@ class Store:
 
         If the ps is lost and a call hangs, `on_stuck` is called in another thread.
         """
-        self._set_presence(1)
+        self._run(self._attach)
         ps_start = PsStart(*self._run(self._flags.ps_start).tolist())
         threading.Thread(target=self._watch, args=[on_stuck], daemon=True).start()
         return ps_start
@@ -176,12 +174,7 @@ class Store:
     def detach(self) -> None:
         """Unregister this worker, after its last push; from now on a ps may exit."""
         self._has_left = True
-        self._set_presence(0)
-
-    def _set_presence(self, presence: int) -> None:
-        flags = self._flags
-        feed = {flags.worker: self._task.index, flags.presence: presence}
-        self._run(flags.set_attached, feed)
+        self._run(self._detach)
 
     def pull(self) -> Reply:
         with self._calling():
