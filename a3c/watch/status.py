@@ -56,14 +56,13 @@ class Reader:
         if settings is None:
             raise UserError(f"{run.path} holds no run: give the directory of one")
         paths = sorted((run.path / "processes").glob("*.json"))
-        records = [self._cache.get(process_records.read_record, path) for path in paths]
-        pairs = zip(paths, records, strict=True)
-        damaged = [f"processes/{path.name}" for path, record in pairs if record is None]
+        records = {path: self._cache.get(process_records.read_record, path) for path in paths}
+        damaged = [f"processes/{path.name}" for path, record in records.items() if record is None]
         end = self._cache.get(lambda path: rows.parse_row(path.read_bytes()), run.summary) or {}
         summary = end if end.get("state") in ENDED_STATES else {}
         if not summary and run.summary.exists():
             damaged.append(run.summary.name)
-        members = self._members(*settings, filter(None, records), now)
+        members = self._members(*settings, filter(None, records.values()), now)
         more: dict[str, Any] = {"damaged": tuple(damaged)}
         if usage:
             members = self._sampler.measured(members)
