@@ -124,12 +124,11 @@ def _draw_groups(
     axes: Axes, groups: Sequence[curves.Group], scale: Scale, window: int, average: str
 ) -> None:
     """A curve per group, of several seeds with thin lines and a band; the last ones are grey."""
-    others = len(groups) - MAX_NAMED
     for index, (label, histories) in enumerate(groups):
-        style: dict[str, Any] = {"color": COLOURS[index % len(COLOURS)], "zorder": 3}
+        style: dict[str, Any] = {"color": COLOURS[index % MAX_NAMED], "zorder": 3}
         if index >= MAX_NAMED:
             style = {"color": GREY, "zorder": 1}
-            label = count(others, "other") if index == MAX_NAMED else ""
+            label = count(len(groups) - MAX_NAMED, "other") if index == MAX_NAMED else ""
         games = [history.curve(EPISODES, "return", scale) for history in histories]
         means = [curves.smooth(points, window) for points in games if len(points.x)]
         if len(means) == 1:

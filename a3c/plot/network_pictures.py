@@ -164,8 +164,8 @@ def saliency(agent: Agent, image: Box, played: PlayedStep) -> list[np.ndarray]:
     size = height, width = original.shape[:2]
     shorter = min(size)
     difference = blur(original, BLUR * shorter) - original
-    counts = [max(int(side / max(shorter / POINTS, 1.0)), 1) for side in size]  # of the points
-    bells = []  # one along each axis for each row and each column of points
+    counts = [max(int(side / max(shorter / POINTS, 1.0)), 1) for side in size]  # rows, columns
+    bells = []  # along the image's rows, then its columns: `[points, side]`
     for side, n in zip(size, counts, strict=True):
         centres = (np.arange(n) + 0.5) * side / n - 0.5
         distances = (np.arange(side) - centres[:, None]) / (FADE * shorter)
