@@ -22,6 +22,6 @@ def load(
     os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")  # TensorFlow shows errors only
     with _LOADING:
         import_tensorflow()
-        from a3c.play import loaded_agent
+        from a3c.play.loaded_agent import LoadedAgent
 
-        return loaded_agent.load(source, which)
+        return LoadedAgent(source, which)

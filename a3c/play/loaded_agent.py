@@ -14,14 +14,14 @@ from typing import Any, NamedTuple
 import gymnasium
 import numpy as np
 import tensorflow as tf
-from gymnasium.spaces import Box, Discrete, Space
+from gymnasium.spaces import Discrete, Space
 
 from a3c import play
 from a3c.env import wrappers
 from a3c.env.spaces import Envs
 from a3c.errors import UserError
 from a3c.net.distributions import Categorical
-from a3c.play.locate import Source, Which, find_checkpoint
+from a3c.play.locate import Which, find_checkpoint
 from a3c.play.playground import EvaluationSetup
 from a3c.process.startup import silence
 from a3c.run.rundir import REPOSITORY
@@ -89,25 +89,29 @@ def _of_first(info: dict[str, Any]) -> dict[str, Any]:
 class LoadedAgent:
     """A trained agent that acts in this process."""
 
-    def __init__(self, source: Source, setup: EvaluationSetup) -> None:
-        self._source, self._setup = source, setup
-        self.config = source.config  # of the run that trained it
-        self.env_steps = source.manifest.step  # of training
-        with closing(setup.envs(1)) as envs:
-            space = envs.single_observation_space
-            assert isinstance(space, Box)
-            self.observation_space: Box = space
-            self.action_space: Space[Any] = envs.single_action_space
-            self._agent = setup.agent(envs, source.path)
+    def __init__(self, source: str | Path | None, which: Which) -> None:
+        with silence():
+            tf.config.list_physical_devices("GPU")  # reports a missing driver, once in a process
+        envs, model = _beside("envs"), _beside("model")
+        found = find_checkpoint(None if source is None else str(source), which)
+        self._path = found.path  # of the checkpoint
+        self.config = found.config  # of the run that trained it
+        self.env_steps = found.manifest.step  # of training
+        seed = self.config.run.seed
+        self._setup = EvaluationSetup(self.config, envs.make, model.build, seed)
+        with closing(self._setup.envs(1)) as played:
+            self.action_space: Space[Any] = played.single_action_space
+            self._agent = self._setup.agent(played, self._path)
+        self.observation_space = self._agent.space
         self._policy = self._agent.network.policy
         self._state = self._agent.initial_state(1)
 
     def __repr__(self) -> str:
         name = self.config.env.env_id
-        return f"<agent for {name}, {self.env_steps:,} env steps, {self._source.path}>"
+        return f"<agent for {name}, {self.env_steps:,} env steps, {self._path}>"
 
     def __reduce__(self) -> Any:
-        return play.load, (str(self._source.path),)  # another process loads it again
+        return play.load, (str(self._path),)  # another process loads it again
 
     def make_env(self, *, render: bool = False) -> Env:
         """One environment with the agent's preprocessing and raw scores; the caller closes it.
@@ -145,12 +149,11 @@ class LoadedAgent:
             raise UserError(f"starts of shape {begins.shape}: give one for each observation")
         chosen = self._agent.act(batch, self._state, np.broadcast_to(begins, len(batch)))
         self._state = chosen.state
-        actions = chosen.actions
-        if greedy:
-            actions = self._agent.most_probable(chosen.policy_parameters)
+        parameters = chosen.policy_parameters
+        actions = self._agent.most_probable(parameters) if greedy else chosen.actions
         parts: list[Any] = [self._policy.to_env(actions), chosen.values]
         if isinstance(self._policy, Categorical):
-            parts += self._policy.probabilities(chosen.policy_parameters)
+            parts += self._policy.probabilities(parameters)
         action, value, *probabilities = [part[0] for part in parts] if is_one else parts
         if isinstance(self.action_space, Discrete) and probabilities:
             return ChosenAction(action, probabilities[0], value)
@@ -199,16 +202,6 @@ def _write_onnx(graph: Any, inputs: dict[str, Any], outputs: dict[str, Any], pat
         tensors_to_rename={t.name: name for name, t in [*inputs.items(), *outputs.items()]},
     )
     path.write_bytes(model.SerializeToString())
-
-
-def load(source: str | Path | None = None, which: Which = "newest") -> LoadedAgent:
-    """The agent of a run, of a checkpoint or of `zoo/NAME`; None means the newest run."""
-    with silence():
-        tf.config.list_physical_devices("GPU")  # reports a missing driver, once in a process
-    envs, model = _beside("envs"), _beside("model")
-    found = find_checkpoint(None if source is None else str(source), which)
-    seed = found.config.run.seed
-    return LoadedAgent(found, EvaluationSetup(found.config, envs.make, model.build, seed))
 
 
 def _beside(name: str) -> Any:

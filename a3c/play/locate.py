@@ -32,7 +32,8 @@ if TYPE_CHECKING:
 Which = Literal["newest", "best"]
 
 ZOO = "zoo"
-SCORE = "evaluation.json"  # in best/<step>, a copy that is never pruned
+BEST = "best"  # the folder of a copy that is never pruned, by its step
+SCORE = "evaluation.json"  # in that copy
 
 
 @dataclass(frozen=True)
@@ -129,14 +130,10 @@ class Best(NamedTuple):
     episodes: int
 
 
-def best_folder(run: RunDir) -> Path:
-    return run.path / "best"
-
-
 def find_best(run: RunDir) -> Best | None:
     """The best checkpoint of a run, its files not verified; None if no checkpoint was kept yet."""
     found = []
-    for step, path in checkpoint.by_step(best_folder(run)).items():
+    for step, path in checkpoint.by_step(run.path / BEST).items():
         with contextlib.suppress(OSError, ValueError, KeyError, TypeError):
             score = json.loads((path / SCORE).read_bytes())
             found.append(Best(path, step, float(score["mean"]), int(score["episodes"])))
@@ -153,8 +150,8 @@ def keep_best(
         checkpoint.save_variables(prefix, values)
         prefix.with_name(SCORE).write_text(json.dumps(score, indent=1) + "\n")
 
-    path = checkpoint.write(best_folder(run), manifest, save)
-    for other in best_folder(run).iterdir():
+    path = checkpoint.write(run.path / BEST, manifest, save)
+    for other in path.parent.iterdir():
         if other != path:
             shutil.rmtree(other, ignore_errors=True)
     return Best(path, manifest.step, summary.mean, summary.episodes)

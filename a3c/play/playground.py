@@ -32,8 +32,6 @@ from a3c.run.metrics import Episode, interval
 
 MAX_ENVS = 8
 
-DEFAULT_FPS = 30.0
-
 # pygame draws Gymnasium's own environments. It prints a greeting on stdout, and SDL would turn
 # SIGTERM into an event that is never read. Without a display it would print an error.
 _HEADLESS = {
@@ -134,10 +132,8 @@ class EvaluationSetup:
     @property
     def _whole_games(self) -> EnvConfig:
         """The environment without training's time limit, if its games end by themselves."""
-        config = self.config.env
-        if not has_own_end(config.env_id):
-            return config
-        return replace(config, max_episode_steps=None)
+        env = self.config.env
+        return replace(env, max_episode_steps=None) if has_own_end(env.env_id) else env
 
     def agent(self, envs: Envs, directory: Path | None = None) -> Agent:
         """An agent that fits `envs`, with a checkpoint's weights or freshly initialised ones."""
@@ -207,7 +203,7 @@ def frames_per_second(envs: Envs, config: EnvConfig) -> float:
     if atari.find(config.env_id.rpartition(":")[2]):
         return 60.0 / config.frame_skip
     fps = envs.metadata.get("render_fps")
-    return float(fps) if isinstance(fps, int | float) and fps > 0 else DEFAULT_FPS
+    return float(fps) if isinstance(fps, int | float) and fps > 0 else 30.0
 
 
 def _not_renderable(env_id: str, reason: str) -> UserError:

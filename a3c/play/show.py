@@ -29,7 +29,6 @@ from a3c.run.rundir import slug, unused
 
 log = logging.getLogger(__name__)
 
-Format = Literal["mp4", "gif"]
 OpenWindow = Callable[[str, tuple[int, int]], Window]  # title and size -> window
 
 HOLD_S = 1.0  # how long the last picture stays, with the final score
@@ -49,7 +48,7 @@ def record(
     directory: Path,
     *,
     step: int,
-    file_format: Format = "mp4",
+    file_format: Literal["mp4", "gif"] = "mp4",
     seconds: float | None = None,
     on_step: Callable[[PlayedStep], object] = lambda _: None,
 ) -> Path:

@@ -11,7 +11,7 @@ from matplotlib.ticker import PercentFormatter
 
 from a3c.cluster.topology import CHIEF
 from a3c.plot import curves, pictures
-from a3c.plot.curves import EPISODES, SECONDS, STEPS, History, NothingToDrawError, Scale, Series
+from a3c.plot.curves import EPISODES, EVALUATOR, SECONDS, STEPS, History, Scale, Series
 from a3c.plot.pictures import COLOURS, FAINT, GREY, line_style
 from a3c.process.console import count
 from a3c.run.metrics import METRICS, WINDOW
@@ -64,7 +64,7 @@ def figure(
     found = {metric: metric.removeprefix("info/") for metric in info_names(histories)}
     heading, titles = PANELS.get(name, ("Numbers of info", found))
     if not titles:
-        raise NothingToDrawError("there is no info/ metric: train with --info-metrics NAME")
+        raise curves.NothingToDrawError("there is no info/ metric: train with --info-metrics NAME")
     return _worker_panels(heading, histories, titles, axis or "steps", window or 1)
 
 
@@ -82,7 +82,7 @@ def _returns(
         histories,
         lambda run: (
             len(run.curve(EPISODES, "return", STEPS).x) > 0
-            or any(len(run.curve(name, "evaluation/mean", STEPS).x) for name in run.evaluators)
+            or len(run.curve(EVALUATOR, "evaluation/mean", STEPS).x) > 0
         ),
         "has no finished game: metrics/episodes.jsonl, which worker 0 writes, is missing or empty",
     )
@@ -124,12 +124,11 @@ def _draw_groups(
     axes: Axes, groups: Sequence[curves.Group], scale: Scale, window: int, average: str
 ) -> None:
     """A curve per group, of several seeds with thin lines and a band; the last ones are grey."""
-    others = len(groups) - MAX_NAMED
     for index, (label, histories) in enumerate(groups):
-        style: dict[str, Any] = {"color": COLOURS[index % len(COLOURS)], "zorder": 3}
+        style: dict[str, Any] = {"color": COLOURS[index % MAX_NAMED], "zorder": 3}
         if index >= MAX_NAMED:
             style = {"color": GREY, "zorder": 1}
-            label = count(others, "other") if index == MAX_NAMED else ""
+            label = count(len(groups) - MAX_NAMED, "other") if index == MAX_NAMED else ""
         games = [history.curve(EPISODES, "return", scale) for history in histories]
         means = [curves.smooth(points, window) for points in games if len(points.x)]
         if len(means) == 1:
@@ -138,8 +137,10 @@ def _draw_groups(
         elif means:
             for mean in means:
                 axes.plot(*mean, linewidth=0.8, alpha=0.45, **style)
-            alone = f"{AVERAGES[average]} of {_seeds(histories)}"
-            label = alone if len(groups) == 1 else label and f"{label} ({_seeds(histories)})"
+            seeds = {history.setting("run", "seed") for history in histories}
+            size = count(len(histories), "seed" if len(seeds) == len(histories) else "run")
+            alone = f"{AVERAGES[average]} of {size}"
+            label = alone if len(groups) == 1 else label and f"{label} ({size})"
             over = curves.across_seeds(means, NUM_POINTS, average)
             axes.plot(over.x, over.mean, linewidth=2.6, label=label, **style)
             _draw_band(axes, over, style["color"])
@@ -147,23 +148,18 @@ def _draw_groups(
             _draw_evaluations(axes, history, scale, style["color"], bars=False)
 
 
-def _seeds(histories: Sequence[History]) -> str:
-    """The size of a group in words."""
-    seeds = {history.setting("run", "seed") for history in histories}
-    return count(len(histories), "seed" if len(seeds) == len(histories) else "run")
-
-
 def _draw_evaluations(
     axes: Axes, history: History, scale: Scale, colour: str, *, bars: bool
 ) -> None:
-    for name in history.evaluators:
-        mean = history.curve(name, "evaluation/mean", scale)
-        error = history.curve(name, "evaluation/stderr", scale)
-        known = bars and len(error.y) == len(mean.y)
-        label = "evaluation: mean ± standard error" if known else "circles: evaluation"
-        look: dict[str, Any] = {"fmt": "o-", "markersize": 6, "linewidth": 1.3, "capsize": 3}
-        look |= {"markeredgecolor": "white", "color": colour, "label": label}
-        axes.errorbar(*mean, yerr=error.y if known else None, **look)
+    if EVALUATOR not in history.tables:
+        return
+    mean = history.curve(EVALUATOR, "evaluation/mean", scale)
+    error = history.curve(EVALUATOR, "evaluation/stderr", scale)
+    known = bars and len(error.y) == len(mean.y)
+    label = "evaluation: mean ± standard error" if known else "circles: evaluation"
+    look: dict[str, Any] = {"fmt": "o-", "markersize": 6, "linewidth": 1.3, "capsize": 3}
+    look |= {"markeredgecolor": "white", "color": colour, "label": label}
+    axes.errorbar(*mean, yerr=error.y if known else None, **look)
 
 
 def _worker_panels(
@@ -264,7 +260,7 @@ def _with_data(
     kept = [history for history in histories if has(history)]
     left_out = [history for history in histories if history not in kept]
     if not kept:
-        raise NothingToDrawError(f"{left_out[0].path} {complaint}")
+        raise curves.NothingToDrawError(f"{left_out[0].path} {complaint}")
     for history in left_out:
         log.warning("left out: %s %s", history.path, complaint)
     return kept

@@ -26,7 +26,7 @@ from a3c.run.rows import Row, read_table
 
 log = logging.getLogger(__name__)
 
-EPISODES = "episodes"
+EPISODES, EVALUATOR = "episodes", "evaluator-0"  # names of tables
 
 # Settings that don't affect learning: runs that differ only in these are one experiment.
 _NOT_COMPARED = (
@@ -77,10 +77,6 @@ class History:
         found = [name for name, rows in self.tables.items() if name.startswith("worker-") and rows]
         return sorted(found, key=lambda name: (len(name), name))
 
-    @property
-    def evaluators(self) -> list[str]:
-        return sorted(name for name in self.tables if name.startswith("evaluator-"))
-
     def setting(self, section: str, name: str, default: Any = None) -> Any:
         return (self.config or {}).get(section, {}).get(name, default)
 
@@ -99,8 +95,7 @@ class History:
         env_steps = column(rows, "env_steps")
         if scale.unit_s is None:
             return env_steps
-        chief = self.tables.get(CHIEF, [])
-        known = series(column(chief, "env_steps"), column(chief, "wall_s"))
+        known = self.curve(CHIEF, "wall_s", STEPS)
         if len(known.x):  # without the time between a stop and a resume; 0 s at the start
             seconds = np.interp(env_steps, np.append(0.0, known.x), np.append(0.0, known.y))
             return seconds / scale.unit_s

@@ -8,8 +8,7 @@ and 3 of the paper): where the network looks, not whether it judges this place a
 
 import itertools
 import math
-from collections.abc import Iterator, Mapping, Sequence
-from typing import NamedTuple
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 from gymnasium.spaces import Box, Discrete
@@ -22,7 +21,6 @@ from a3c.env.spaces import Envs
 from a3c.learn.agent import Agent
 from a3c.learn.rollout import PlayedStep
 from a3c.net import observations
-from a3c.net.observations import channels_first
 from a3c.play.picture import Choice, action_names, game_name, view_policy
 from a3c.play.playground import EvaluationSetup, GameScores
 from a3c.plot import pictures
@@ -41,20 +39,12 @@ _DARKEN = 0.55  # factor for the frame below the overlay
 _WIDTH, _MARGIN, _GAP, _CAPTION, _NAMES = 12.0, 0.22, 0.12, 0.42, 0.4  # inches
 _FILTERS_A_ROW = 16
 
-
-class Moment(NamedTuple):
-    """One moment of a game: the input frames, and the saliency of each place."""
-
-    caption: str
-    frames: np.ndarray  # [N, height, width, 1 or 3], 0 to 1, oldest first
-    policy: np.ndarray  # [height, width]
-    value: np.ndarray  # [height, width]
+Moment = tuple[str, list[np.ndarray]]  # caption, and pictures `[height, width, 3]` from 0 to 1
 
 
 def draw(name: str, setup: EvaluationSetup, envs: Envs, agent: Agent, step: int) -> Figure:
     """The picture `filters` or `saliency` of a network, which may play in `envs` for it."""
-    space, env = envs.single_observation_space, setup.config.env
-    assert isinstance(space, Box)
+    space, env = agent.space, setup.config.env
     game, when = game_name(env.env_id), f"after {step:,} env steps"
     image = observations.image_space(space)
     if name == "filters":
@@ -78,6 +68,10 @@ def draw(name: str, setup: EvaluationSetup, envs: Envs, agent: Agent, step: int)
 
 
 def _moment(env: EnvConfig, envs: Envs, agent: Agent, played: PlayedStep, image: Box) -> Moment:
+    """The input frames, oldest first, then the newest one with policy and with value saliency.
+
+    There the frame is darkened, and bright in one colour where saliency is high.
+    """
     caption = [f"env step {played.lengths[0]:,}", f"score {played.returns[0]:g}"]
     caption.append(f"value {played.action.values[0]:.2f}")
     actions = envs.single_action_space
@@ -89,7 +83,13 @@ def _moment(env: EnvConfig, envs: Envs, agent: Agent, played: PlayedStep, image:
     pixels = observations.pixels(played.observations[0], image)
     frames = observations.frames(pixels, image).astype(np.float64)
     highest = 255.0 if image.dtype == np.uint8 else max(float(frames.max()), 1e-9)
-    return Moment(" · ".join(caption), frames / highest, *saliency(agent, image, played))
+    frames = np.broadcast_to(frames / highest, (*frames.shape[:-1], 3))  # also of grey ones
+    images = [*frames]
+    for found, colour in zip(saliency(agent, image, played), (POLICY, VALUE), strict=True):
+        strength = found[..., None].astype(np.float64) / (float(found.max()) or 1.0)
+        below = _DARKEN * frames[-1] * (1 - 0.5 * strength)
+        images.append(np.clip(below + strength * np.array(colour), 0.0, 1.0))
+    return " · ".join(caption), images
 
 
 def first_layers(parameters: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
@@ -156,61 +156,42 @@ def _grid(weights: np.ndarray) -> np.ndarray:
     return grid[:-1, :-1]
 
 
-def saliency(agent: Agent, image: Box, played: PlayedStep) -> tuple[np.ndarray, np.ndarray]:
-    """How strongly policy and value depend on each place of the image, `[height, width]`."""
+def saliency(agent: Agent, image: Box, played: PlayedStep) -> list[np.ndarray]:
+    """How strongly policy, and value, depend on each place of the image: `[height, width]`."""
     observation = played.observations[0]
     pixels, axes = observations.pixels(observation, image), image_axes(image)
-    height, width = (pixels.shape[axis] for axis in axes)
-    points = grid((height, width))
-    images = np.stack([pixels, *perturbed(pixels, axes, points.reshape(-1, 2))])
+    original = np.moveaxis(pixels.astype(np.float64), axes, (0, 1))  # [height, width, ...]
+    size = height, width = original.shape[:2]
+    shorter = min(size)
+    difference = blur(original, BLUR * shorter) - original
+    counts = [max(int(side / max(shorter / POINTS, 1.0)), 1) for side in size]  # rows, columns
+    bells = []  # along the image's rows, then its columns: `[points, side]`
+    for side, n in zip(size, counts, strict=True):
+        centres = (np.arange(n) + 0.5) * side / n - 0.5
+        distances = (np.arange(side) - centres[:, None]) / (FADE * shorter)
+        bells.append(np.exp(-np.square(distances) / 2))
+    images = [pixels]
+    for row, column in itertools.product(*bells):
+        # I' = I (1 - M) + blur(I) M with M a bell around the point (equation 1)
+        mask = np.outer(row, column).reshape(height, width, *[1] * (original.ndim - 2))
+        changed = np.moveaxis(original + difference * mask, (0, 1), axes)
+        if np.issubdtype(pixels.dtype, np.integer):
+            changed = changed.round()
+        images.append(changed.astype(pixels.dtype))
     varied = np.repeat(observation.reshape(1, -1), len(images), axis=0)
-    varied[:, : pixels.size] = images.reshape(len(images), -1)
+    varied[:, : pixels.size] = np.reshape(images, (len(images), -1))
     varied = varied.reshape(-1, *observation.shape)
-    policies, values = [], []
+    acted = []
     for batch in np.array_split(varied, math.ceil(len(varied) / _BATCH)):
         state = np.repeat(played.state, len(batch), axis=0)
-        action = agent.act(batch, state, np.repeat(played.starts, len(batch)))
-        policies.append(action.policy_parameters)
-        values.append(action.values[:, None])
-
-    def moved(parts: Sequence[np.ndarray]) -> np.ndarray:
+        acted.append(agent.act(batch, state, np.repeat(played.starts, len(batch))))
+    maps = []
+    for parts in ([a.policy_parameters for a in acted], [a.values[:, None] for a in acted]):
         found = np.concatenate(parts)
-        halves = np.square(found[1:] - found[0]).sum(axis=1).reshape(points.shape[:2]) / 2
-        image = Image.fromarray(halves.astype(np.float32))
-        return np.asarray(image.resize((width, height), Image.Resampling.BILINEAR))
-
-    return moved(policies), moved(values)
-
-
-def grid(size: tuple[int, int]) -> np.ndarray:
-    """Evenly spaced points over an image, `[rows, columns, 2]`, as row and column."""
-    spacing = max(min(size) / POINTS, 1.0)
-    counts = [max(int(side / spacing), 1) for side in size]
-    centres = [(np.arange(n) + 0.5) * side / n - 0.5 for n, side in zip(counts, size, strict=True)]
-    return np.stack(np.meshgrid(*centres, indexing="ij"), axis=-1)
-
-
-def perturbed(
-    observation: np.ndarray, axes: tuple[int, int], points: np.ndarray
-) -> Iterator[np.ndarray]:
-    """An image, blurred around each of the points `[N, 2]`; `axes` are its rows and columns.
-
-    I' = I (1 - M) + blur(I) M with M a bell around the point (equation 1). The type of the image
-    is kept.
-    """
-    image = np.moveaxis(observation.astype(np.float64), axes, (0, 1))  # [height, width, ...]
-    size = image.shape[:2]
-    difference = blur(image, BLUR * min(size)) - image
-    for point in points:
-        bells = [
-            np.exp(-np.square((np.arange(side) - centre) / (FADE * min(size))) / 2)
-            for side, centre in zip(size, point, strict=True)
-        ]
-        mask = np.outer(*bells).reshape(*size, *[1] * (image.ndim - 2))
-        changed = np.moveaxis(image + difference * mask, (0, 1), axes)
-        if np.issubdtype(observation.dtype, np.integer):
-            changed = changed.round()
-        yield changed.astype(observation.dtype)
+        halves = np.square(found[1:] - found[0]).sum(axis=1).reshape(counts) / 2
+        coarse = Image.fromarray(halves.astype(np.float32))
+        maps.append(np.asarray(coarse.resize((width, height), Image.Resampling.BILINEAR)))
+    return maps
 
 
 def blur(image: np.ndarray, deviation: float) -> np.ndarray:
@@ -236,13 +217,13 @@ def largest_value_changes(game: Sequence[PlayedStep], count: int) -> list[Played
 
 def image_axes(space: Box) -> tuple[int, int]:
     """The axes of an image's rows and columns, counted from the end."""
-    return (-2, -1) if len(space.shape) == 2 or channels_first(space) else (-3, -2)
+    return (-2, -1) if len(space.shape) == 2 or observations.channels_first(space) else (-3, -2)
 
 
 def saliency_figure(shown: Sequence[Moment], title: str, subtitle: str) -> Figure:
-    """A row for each moment: its frames, then the newest one with policy and value saliency."""
-    columns = len(shown[0].frames) + 2
-    height, width = shown[0].policy.shape
+    """A row for each moment, with its caption above and the names of the columns below."""
+    columns = len(shown[0][1])
+    height, width, _ = shown[0][1][0].shape
     cell_w = (_WIDTH - 2 * _MARGIN + _GAP) / columns - _GAP
     cell_h = min(cell_w * height / width, 2 * cell_w)
     page_h = pictures.HEADER + len(shown) * (cell_h + _CAPTION) + _NAMES
@@ -252,30 +233,18 @@ def saliency_figure(shown: Sequence[Moment], title: str, subtitle: str) -> Figur
     room |= {"top": 1 - (pictures.HEADER + _CAPTION) / page_h}
     room |= {"wspace": _GAP / cell_w, "hspace": _CAPTION / cell_h}
     panels = figure.subplots(len(shown), columns, squeeze=False, gridspec_kw=room)
-    for row, moment in zip(panels, shown, strict=True):
-        frames = np.broadcast_to(moment.frames, (*moment.frames.shape[:-1], 3))  # also of grey ones
-        maps = (moment.policy, POLICY), (moment.value, VALUE)
-        images = [*frames, *(overlay(frames[-1], *part) for part in maps)]
+    for row, (caption, images) in zip(panels, shown, strict=True):
         for axes, image in zip(row, images, strict=True):
             axes.imshow(image, interpolation="nearest", vmin=0, vmax=1)
             axes.set(xticks=[], yticks=[])
             axes.spines[:].set_visible(False)
-        row[0].set_title(moment.caption, loc="left", size=12, color=INK)
+        row[0].set_title(caption, loc="left", size=12, color=INK)
     names = [*frame_names(columns - 2), "policy looks here", "value looks here"]
     dark = [tuple(0.8 * part for part in colour) for colour in (POLICY, VALUE)]  # on white
     colours = [*[FAINT] * (columns - 2), *dark]
     for axes, name, colour in zip(panels[-1], names, colours, strict=True):
         axes.set_xlabel(name, size=11.5, color=colour)
     return figure
-
-
-def overlay(
-    image: np.ndarray, saliency: np.ndarray, colour: tuple[float, float, float]
-) -> np.ndarray:
-    """A darkened `[height, width, 3]` picture, bright in one colour where saliency is high."""
-    strength = np.asarray(saliency, np.float64) / (float(np.max(saliency)) or 1.0)
-    light = strength[..., None] * np.array(colour)
-    return np.clip(_DARKEN * image * (1 - 0.5 * strength[..., None]) + light, 0.0, 1.0)
 
 
 def frame_names(count: int) -> list[str]:

@@ -118,16 +118,14 @@ def watch(run: RunDir, stream: TextIO | None = None) -> Status:
     printed_at = float("-inf")
     with contextlib.suppress(KeyboardInterrupt), dashboard:
         while not dashboard.status.has_ended and run.config.exists():
-            if dashboard.is_on_screen:
-                time.sleep(INTERVAL_S)
-                dashboard.poll()
-                continue
-            dashboard.refresh()
-            if time.monotonic() - printed_at >= _PLAIN_INTERVAL_S:
-                printed_at = time.monotonic()
-                stream.write(snapshot.one_line(dashboard.status, dashboard.points) + "\n")
-                stream.flush()
+            if not dashboard.is_on_screen:
+                dashboard.refresh()
+                if time.monotonic() - printed_at >= _PLAIN_INTERVAL_S:
+                    printed_at = time.monotonic()
+                    stream.write(snapshot.one_line(dashboard.status, dashboard.points) + "\n")
+                    stream.flush()
             time.sleep(INTERVAL_S)
+            dashboard.poll()
         if not dashboard.is_on_screen:
             stream.write("\n".join([*snapshot.lines(dashboard.status), ""]))
     return dashboard.status

@@ -56,14 +56,13 @@ class Reader:
         if settings is None:
             raise UserError(f"{run.path} holds no run: give the directory of one")
         paths = sorted((run.path / "processes").glob("*.json"))
-        records = [self._cache.get(process_records.read_record, path) for path in paths]
-        pairs = zip(paths, records, strict=True)
-        damaged = [f"processes/{path.name}" for path, record in pairs if record is None]
+        records = {path: self._cache.get(process_records.read_record, path) for path in paths}
+        damaged = [f"processes/{path.name}" for path, record in records.items() if record is None]
         end = self._cache.get(lambda path: rows.parse_row(path.read_bytes()), run.summary) or {}
         summary = end if end.get("state") in ENDED_STATES else {}
         if not summary and run.summary.exists():
             damaged.append(run.summary.name)
-        members = self._members(*settings, filter(None, records), now)
+        members = self._members(*settings, filter(None, records.values()), now)
         more: dict[str, Any] = {"damaged": tuple(damaged)}
         if usage:
             members = self._sampler.measured(members)
@@ -147,8 +146,8 @@ class Reader:
     ) -> Status:
         run = self._run
         newest = next(checkpoint.newest_first(run.checkpoints), None)
-        latest = {p.name: tail[-1] for p in members if (tail := self._rows(p.name))}
-        workers = [row for name, row in latest.items() if name.startswith("worker-")]
+        tails = {p.name: self._rows(p.name) for p in members if p.name.startswith("worker-")}
+        latest = {name: tail[-1] for name, tail in tails.items() if tail}
         cluster = next((row for row in reversed(self._rows(CHIEF)) if "wall_s" in row), {})
         has_news = bool(cluster) and _number(cluster, "time") >= started_at
         is_new = now - started_at < process_records.FIRST_RECORD_S
@@ -156,6 +155,9 @@ class Reader:
         is_live = state in LIVE_STATES
         is_news = is_live and now - _number(cluster, "time") <= fresh_s(config.run.log_interval_s)
         end = {} if is_live else summary
+        step = rows.newest_step(latest) or (newest[1].step if newest else 0)
+        if end.get("env_steps"):  # the checkpoint of a solved run is from before its last games
+            step = max(step, end["env_steps"]) if end.get("solved") else end["env_steps"]
         steps_per_s = cluster.get("cluster/env_steps_per_s") if is_news else None
         if not is_live:
             mean = newest[1].step / newest[1].wall_s if newest and newest[1].wall_s else None
@@ -171,15 +173,15 @@ class Reader:
             env_id=config.env.env_id,
             workers=config.cluster.workers,
             envs_per_worker=config.share.envs,
-            global_step=_global_step(latest, newest, end),
+            global_step=step,
             max_env_steps=config.run.max_env_steps,
             mean_return_100=end.get("mean_return_100") or cluster.get("cluster/mean_return_100"),
             stop_at_return=config.run.stop_at_return,
             env_steps_per_s=steps_per_s,
             frames_per_s=steps_per_s * skip if skip and steps_per_s is not None else None,
             updates_per_s=cluster.get("cluster/updates_per_s") if is_news else None,
-            staleness=_mean(workers, "train/staleness") if is_news else None,
-            exchange_share=_mean(workers, "time/exchange") if is_news else None,
+            staleness=_mean(latest.values(), "train/staleness") if is_news else None,
+            exchange_share=_mean(latest.values(), "time/exchange") if is_news else None,
             episodes=end.get("episodes", cluster.get("cluster/episodes")),
             wall_s=end.get("wall_s", cluster.get("wall_s")),
             processes=tuple(members),
@@ -188,8 +190,8 @@ class Reader:
             since_start_s=now - started_at,
             metrics_age_s=max(0.0, now - cluster["time"]) if "time" in cluster else None,
             metrics_interval_s=config.run.log_interval_s,
-            dropped_rollouts=int(sum(_number(row, "drops/rollouts") for row in workers)),
-            dropped_reports=int(sum(_number(row, "drops/reports") for row in workers)),
+            dropped_rollouts=int(sum(_number(row, "drops/rollouts") for row in latest.values())),
+            dropped_reports=int(sum(_number(row, "drops/reports") for row in latest.values())),
             failed_saves=int(_number(cluster, "cluster/failed_saves")),
             losses=rows.losses(self._rows("losses"), since=started_at),
             tensorboard=f"http://{boards[0]}/" if boards else None,
@@ -222,7 +224,7 @@ def _number(row: Row, key: str) -> float:
     return float(value) if isinstance(value, int | float) else 0.0
 
 
-def _mean(rows: Sequence[Row], name: str) -> float | None:
+def _mean(rows: Iterable[Row], name: str) -> float | None:
     values = [row[name] for row in rows if name in row]
     return sum(values) / len(values) if values else None
 
@@ -256,15 +258,6 @@ def _is_solved(summary: Row, newest: tuple[Path, Manifest] | None, config: RunCo
     path, manifest = newest
     last = next(reversed(checkpoint.by_step(path.parent).values()))
     return path == last and checkpoint.is_solved(manifest, config)  # else `last` can't be read
-
-
-def _global_step(latest: dict[str, Row], newest: tuple[Path, Manifest] | None, end: Row) -> int:
-    """The env steps of the run, by the latest row of each process; `end` is its final summary."""
-    workers = {name: row for name, row in latest.items() if name.startswith("worker-")}
-    step = rows.newest_step(workers) or (newest[1].step if newest else 0)
-    if end.get("env_steps"):  # the checkpoint of a solved run is from before its last games
-        step = max(step, end["env_steps"]) if end.get("solved") else end["env_steps"]
-    return step
 
 
 def _frame_skip(env: EnvConfig) -> int | None:
