@@ -99,7 +99,6 @@ def test_the_preset_goes_by_the_environment_asked_for(presets: Path, tmp_path: P
         assert (config.run.seed, namespace.preset) == (7, "pole")
     assert parse("--env-id", "Acrobot-v1").run.seed == 1
     assert parse("--env-id", "CartPole-v1", "--preset", "none").run.seed == 1
-    # Several epochs need a ratio limit, and the preset has one.
     assert parse("--env-id", "CartPole-v1", "--epochs", "2").learning.ratio_limit == 0.2
 
 

@@ -189,8 +189,14 @@ class Keeper:
         again = f", restart {restarts}" if restarts else ""
         self._capture.note(f"{spec.name} runs as pid {child.pid}{again}")
         seen = process_records.identify(child.pid)  # None if it has ended already
-        self._change(**vars(seen) if seen else {"pid": child.pid}, restarts=restarts)
-        self._save(state="starting" if spec.heartbeat else "running", started_at=now_text())
+        self._save(
+            pid=child.pid,
+            create_time=seen.create_time if seen else None,
+            birth=seen.birth if seen else None,
+            state="starting" if spec.heartbeat else "running",
+            restarts=restarts,
+            started_at=now_text(),
+        )
 
     def _decide(self, code: int, reason: str | None, lived_s: float, beat: bool) -> None:
         self._last_status = code if code >= 0 else 128 - code
