@@ -51,8 +51,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--mode",
         choices=("auto", "tmux", "child", "compose"),
         default="auto",
-        help="tmux: in panes; child: here, in the foreground; "
-        "compose: only print a compose file; auto: tmux if found",
+        help="tmux: in panes; child: here, in the foreground; auto: tmux if found; "
+        "compose: only print a compose file",
     )
     add("--replace", action="store_true", help="end the tmux session that has this run's name")
     add("--run-dir", type=path, metavar="DIR", help="default: runs/<game>-<time>")
