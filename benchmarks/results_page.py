@@ -49,8 +49,6 @@ ATARI = {
     "ALE/Enduro-v5": Published(800, 0, 996, None, 0),
     "ALE/Pong-v5": Published(20.5, 17.3, 21.0, None, 20.9),
 }
-BOX2D = {"BipedalWalker-v3": Published(300, 299.8, 213.3)}
-BOX2D_STEPS = 5_000_000
 MUJOCO = {
     "HalfCheetah-v5": Published(3_000, 3_041, 5_819),
     "Hopper-v5": Published(2_500, 733, 2_410),
@@ -156,7 +154,7 @@ def figure(curves: Mapping[str, Sequence[Series]]) -> Figure:
             band = across_seeds(found, 200)
             axes.fill_between(band.x, band.low, band.high, color=COLOURS[0], alpha=0.2)
             axes.plot(band.x, band.mean, color=COLOURS[0], linewidth=2.5, label="mean of the seeds")
-        known = (ATARI | BOX2D | MUJOCO)[env_id]
+        known = (ATARI | MUJOCO)[env_id]
         axes.axhline(known.sb3_a2c, color=FAINT, linestyle=":", label="SB3 A2C at the end")
         axes.axhline(known.sb3_ppo, color=FAINT, linestyle="--", label="SB3 PPO at the end")
         pictures.style_axes(axes, "million env steps", "", name_of(env_id))
@@ -175,14 +173,13 @@ def main() -> int:
     arguments = parser.parse_args()
     rows = machine.read(arguments.output / "index.csv")
     found = read_curves(arguments.output, rows)
-    curves = {env_id: found[env_id] for env_id in [*ATARI, *BOX2D, *MUJOCO] if env_id in found}
+    curves = {env_id: found[env_id] for env_id in [*ATARI, *MUJOCO] if env_id in found}
     shown = [NOT_YET]
     if curves:
         shown = [f"![Curves of the games](pictures/{arguments.picture.name})"]
         print(f"picture: {pictures.save(figure(curves), arguments.picture)}")
     made = {
         "Atari": beside(ATARI, rows, WHOLE),
-        "Box2D": beside(BOX2D, rows, BOX2D_STEPS),
         "MuJoCo": beside(MUJOCO, rows, MUJOCO_STEPS),
         "runs": every_run(rows),
         "curves": shown,
