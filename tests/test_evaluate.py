@@ -31,7 +31,8 @@ from a3c.process import heartbeat
 from a3c.run import checkpoint, rundir
 from a3c.run.rows import read_rows
 from a3c.run.rundir import RunDir
-from tests import Log, Out, Patch, videos
+from tests import Log, Out, Patch, clusters, videos
+from tests.clusters import small_config
 from tests.fake_runs import configure, manifest_of
 from tests.runs import REPOSITORY, call, call_script, launcher, started, wait_until
 from tests.snapshots import write_values
@@ -97,6 +98,16 @@ def test_actions_are_greedy_as_the_run_says_unless_asked_otherwise() -> None:
         setup = evaluate.evaluation_setup(config, evaluate.parse(flags))
         assert setup.greedy == (flags != ["--no-greedy"])
     assert evaluate.parse(["zoo/cartpole", "--record"]).record == Path("videos")
+
+
+def test_an_agent_that_only_acts_samples_the_same_actions() -> None:
+    """Else games that confirmed a run would differ from those of a training agent's weights."""
+    observed, state, starts = np.ones((64, 3), np.float32), np.zeros((64, 0)), np.ones(64, bool)
+    only_acting, learning = (clusters.agent(small_config(), learns=way) for way in (False, True))
+    for _ in range(3):
+        first, second = (agent.act(observed, state, starts) for agent in (only_acting, learning))
+        np.testing.assert_array_equal(first.actions, second.actions)
+    assert len(set(first.actions.tolist())) == 2
 
 
 def test_scores_are_raw_and_a_video_shows_a_game_at_its_speed(atari: Path, tmp_path: Path) -> None:

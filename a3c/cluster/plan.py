@@ -130,8 +130,8 @@ def make(
         games = str(max(1, config.run.evaluation_episodes))
         script = (str(REPOSITORY / "evaluate.py"), str(run.path), "--follow", "--episodes", games)
         argv = (python, *script, *(["--watch"] if config.run.render else []))
-        log = str(run.log("evaluator-0"))
-        processes.append(Process("evaluator-0", "evaluator", 0, "", argv, environment, log))
+        log = str(run.log(topology.EVALUATOR))
+        processes.append(Process(topology.EVALUATOR, "evaluator", 0, "", argv, environment, log))
     if board is not None:
         host, port = board
         name, address = "tensorboard-0", f"{LOOPBACK}:{port}"

@@ -72,7 +72,9 @@ class Agent:
         *,
         seed: int,
         greedy: bool = False,
+        learns: bool = True,
     ) -> None:
+        """Without `learns` it can only act, and its graph is made in half the time."""
         self.network = network
         self.space = observation_space
         self._config = config
@@ -96,8 +98,7 @@ class Agent:
                 for variable, part in zip(self._variables, tf.split(flat, sizes), strict=True)
             ]
             assigns.append(self._statistics.assign(statistics, read_value=False))
-            learn_inputs, learn_outputs, value_inputs, values = self._build_learning()
-            self._check_variables()
+            learning = self._build_learning() if learns else None
             initialize = tf.compat.v1.global_variables_initializer()
         self._session = tf.compat.v1.Session(graph=self._graph, config=_session_config(config))
         self._session.run(initialize)
@@ -108,8 +109,10 @@ class Agent:
         self._act = sessions.prepare(self._session, self._inputs, self._outputs)
         self._value = sessions.prepare(self._session, self._inputs, [self._outputs.values])
         self._assign = sessions.prepare(self._session, [flat, statistics], targets=assigns)
-        self._differentiate = sessions.prepare(self._session, learn_inputs, learn_outputs)
-        self._values = sessions.prepare(self._session, value_inputs, [values])
+        if learning is not None:
+            inputs, outputs, value_inputs, values = learning
+            self._differentiate = sessions.prepare(self._session, inputs, outputs)
+            self._values = sessions.prepare(self._session, value_inputs, [values])
 
     @property
     def shapes(self) -> dict[str, tuple[int, ...]]:
@@ -247,6 +250,7 @@ class Agent:
         batch, policy, learning = self._fed_batch(), self.network.policy, self._config.learning
         entropy_weight, ratio_limit = (tf.compat.v1.placeholder(tf.float32, []) for _ in range(2))
         output = self._forward(batch.observations, batch.state, batch.starts)
+        self._check_variables()
         parameters, before = output.policy_parameters, batch.policy_parameters
         policy_loss = losses.policy(
             policy.log_probability(parameters, batch.actions),

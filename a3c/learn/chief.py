@@ -13,6 +13,7 @@ import numpy as np
 import tensorflow as tf
 
 from a3c import config as settings
+from a3c.cluster.topology import EVALUATOR
 from a3c.config import Config
 from a3c.errors import FatalError
 from a3c.learn.agent import Agent
@@ -136,7 +137,7 @@ class Chief:
             return "max_wall_time"
         if not run.patience:
             return None
-        found = self._evaluations.get(rows.read_rows, self._run.metrics("evaluator-0"))
+        found = self._evaluations.get(rows.read_rows, self._run.metrics(EVALUATOR))
         means = [row["evaluation/mean"] for row in found or () if "evaluation/mean" in row]
         since_best = len(means) - 1 - means.index(max(means)) if means else 0
         return "patience" if since_best >= run.patience else None

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import tensorflow as tf
 
+from a3c.cluster.topology import EVALUATOR
 from a3c.env.environments import beat_with_steps
 from a3c.errors import A3CError
 from a3c.play import locate
@@ -24,7 +25,6 @@ from a3c.watch.status import Reader
 
 log = logging.getLogger(__name__)
 
-NAME = "evaluator-0"
 POLL_S = 1.0
 VIDEO_S = 180.0  # at most; a game may take half an hour
 _LOGGED = ("mean", "min", "max", "episodes", "stderr")  # as metrics
@@ -35,7 +35,8 @@ class Evaluator:
 
     def __init__(self, run: RunDir, setup: EvaluationSetup, episodes: int, watch: bool) -> None:
         self._run, self._setup, self._episodes = run, setup, episodes
-        self._sinks = JsonlSink(run.metrics(NAME)), TensorBoardSink(run.path / "events" / NAME)
+        events = TensorBoardSink(run.path / "events" / EVALUATOR)
+        self._sinks = JsonlSink(run.metrics(EVALUATOR)), events
         self._heartbeat = Heartbeat.from_environment()
         self._envs = setup.envs(min(episodes, MAX_ENVS))
         beat_with_steps(self._envs, self._heartbeat.beat)

@@ -141,7 +141,7 @@ class EvaluationSetup:
         assert isinstance(space, Box)
         network = self.build_network(space, envs.single_action_space, self.config.network)
         config = self.config.with_cluster(device="cpu")
-        agent = Agent(network, space, config, seed=self.seed, greedy=self.greedy)
+        agent = Agent(network, space, config, seed=self.seed, greedy=self.greedy, learns=False)
         if directory is not None:
             try:
                 load(agent, directory)

@@ -9,9 +9,9 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import PercentFormatter
 
-from a3c.cluster.topology import CHIEF
+from a3c.cluster.topology import CHIEF, EVALUATOR
 from a3c.plot import curves, pictures
-from a3c.plot.curves import EPISODES, EVALUATOR, SECONDS, STEPS, History, Scale, Series
+from a3c.plot.curves import EPISODES, SECONDS, STEPS, History, Scale, Series
 from a3c.plot.pictures import COLOURS, FAINT, GREY, line_style
 from a3c.process.console import count
 from a3c.run.metrics import METRICS, WINDOW

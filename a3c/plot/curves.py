@@ -26,7 +26,7 @@ from a3c.run.rows import Row, read_table
 
 log = logging.getLogger(__name__)
 
-EPISODES, EVALUATOR = "episodes", "evaluator-0"  # names of tables
+EPISODES = "episodes"  # the table of games
 
 # Settings that don't affect learning: runs that differ only in these are one experiment.
 _NOT_COMPARED = (
