@@ -14,8 +14,8 @@ from a3c.server.layout import Layout, by_parameter, by_shard, cut
 SHAPES = st.dictionaries(
     st.text("abc/", min_size=1, max_size=4),
     st.lists(st.integers(1, 5), max_size=3).map(tuple),
-    min_size=4,
-    max_size=9,
+    min_size=8,  # so that one part has enough for 4 ps
+    max_size=12,
 ).map(lambda shapes: dict(sorted(shapes.items(), key=lambda item: is_separate(item[0]))))
 
 
@@ -43,6 +43,8 @@ def test_more_ps_than_parameters_are_refused() -> None:
     assert sizes_by_ps(cut(shapes, 3), 3) == [1, 1, 1]
     with pytest.raises(UserError, match=r"^--ps 4 is too many: the network has 3 parameters"):
         cut(shapes, 4)
+    with pytest.raises(UserError, match=r"^--ps 3 is too many"):  # ps 0 would get none
+        cut(dict.fromkeys("abcd", (1,)), 3, lambda name: name in "cd")
 
 
 @given(SHAPES, st.integers(1, 4), st.booleans())
