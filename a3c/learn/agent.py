@@ -74,7 +74,7 @@ class Agent:
         greedy: bool = False,
         learns: bool = True,
     ) -> None:
-        """Without `learns` it can only act, and its graph is made in half the time."""
+        """Without `learns` it can only act, and its graph is made in a third of the time."""
         self.network = network
         self.space = observation_space
         self._config = config

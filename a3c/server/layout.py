@@ -72,8 +72,9 @@ def cut(
     assert [*map(is_separate, shapes)] == sorted(map(is_separate, shapes))
     sizes = {name: math.prod(shape) for name, shape in shapes.items()}
     total, length = sum(sizes.values()), sum(sizes[n] for n in sizes if not is_separate(n))
-    if num_ps > max(length, total - length):  # of both parts, which are cut by themselves
-        raise UserError(f"--ps {num_ps} is too many: the network has {total} parameters")
+    if num_ps > max(length, total - length):  # each part is cut by itself
+        own = f", {total - length} of them of the value alone" if length < total else ""
+        raise UserError(f"--ps {num_ps} is too many: the network has {total} parameters{own}")
     shards: list[Shard] = []
     for first, last, separate in ((0, length, False), (length, total, True)):
         edges = [first + (last - first) * ps // num_ps for ps in range(num_ps + 1)]
