@@ -60,7 +60,7 @@ def write(path: Path, rows: Iterable[Any]) -> None:
     if rows:
         text = io.StringIO(newline="")
         text.write(f"# {command()}\n")
-        csv.writer(text).writerows([rows[0]._fields, *rows])
+        csv.writer(text, lineterminator="\n").writerows([rows[0]._fields, *rows])
         path.parent.mkdir(parents=True, exist_ok=True)
         write_atomically(path, text.getvalue())
 
@@ -71,7 +71,7 @@ def append(path: Path, rows: Iterable[Any]) -> None:
         write(path, rows)
         return
     with path.open("a", newline="") as file:
-        csv.writer(file).writerows(rows)
+        csv.writer(file, lineterminator="\n").writerows(rows)
 
 
 def read(path: Path) -> list[dict[str, str]]:

@@ -160,7 +160,7 @@ class RacingProgram:
         own = [(round(self._turns.seconds(self._began + at), 1), *rest) for at, *rest in rows]
         self._curve.parent.mkdir(parents=True, exist_ok=True)
         with self._curve.open("w", newline="") as file:
-            csv.writer(file).writerows([CURVE, *own])
+            csv.writer(file, lineterminator="\n").writerows([CURVE, *own])
         wall_s, env_steps, games, mean = own[-1] if own else (0.0, 0, 0, "")
         mean = float("nan" if mean == "" else mean)
         solved = mean >= arguments.goal and int(games) >= WINDOW

@@ -79,13 +79,15 @@ def test_a_race_names_the_reason_of_a_failure(tmp_path: Path) -> None:
     assert "--no-such-flag" in row["note"]
 
 
-def test_a_table_of_no_rows_is_not_written(tmp_path: Path) -> None:
+def test_a_table_of_no_rows_is_not_written_and_lines_end_as_in_git(tmp_path: Path) -> None:
     path = tmp_path / "t.csv"
     machine.append(path, [])
     assert not path.exists()
     machine.append(path, [row(OURS, 1.0)])
     machine.write(path, [])
-    assert len(machine.read(path)) == 1
+    machine.append(path, [row(OURS, 2.0)])
+    assert len(machine.read(path)) == 2
+    assert b"\r" not in path.read_bytes()
 
 
 class Sleeper(Contestant):

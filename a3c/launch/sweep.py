@@ -300,7 +300,7 @@ def run(
         return 128 + trainer.signal
     trials.sort(key=lambda trial: trial.rank)
     text = io.StringIO()
-    writer = csv.DictWriter(text, list(trials[0].row))
+    writer = csv.DictWriter(text, list(trials[0].row), lineterminator="\n")
     writer.writeheader()
     writer.writerows(trial.row for trial in trials)
     write_atomically(folder / "sweep.csv", text.getvalue())

@@ -49,7 +49,7 @@ class Progress:
         if over or wall_s - self._written >= INTERVAL_S:
             self._written = wall_s
             with self._curve.open("a", newline="") as file:
-                csv.writer(file).writerow(self._row(wall_s))
+                csv.writer(file, lineterminator="\n").writerow(self._row(wall_s))
         return over
 
     def _row(self, wall_s: float) -> tuple[Any, ...]:
