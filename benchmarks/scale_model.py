@@ -34,7 +34,7 @@ from benchmarks.scale_queues import Costs, Shape, Simulation
 WORKERS = tuple(2**i for i in range(11))
 PS = (1, 2, 4, 8, 16)
 LINKS = (1_000.0, 10_000.0)  # Mbit/s
-PARAMETERS = {"pong": 30_084, "paper": 677_172}
+PARAMETERS = {"pong": 58_723, "paper": 677_172}
 CHECKED_WORKERS = (1, 2, 4, 8)
 PAUSE_MS = 40.0
 WARM_UP_S = 2.0

@@ -168,8 +168,8 @@ def main() -> int:
     parser = argparse.ArgumentParser(
         "benchmarks.scale_solve", description=__doc__.splitlines()[0], allow_abbrev=False
     )
-    parser.add_argument("--env-steps", type=float, default=467_968, help="to solve, two workers")
-    parser.add_argument("--env-steps-per-s", type=float, default=945.0, help="of a core")
+    parser.add_argument("--env-steps", type=float, default=406_528, help="to solve, two workers")
+    parser.add_argument("--env-steps-per-s", type=float, default=730.0, help="of a core")
     parser.add_argument("--study", type=Path, default=asynchrony.TABLE)
     parser.add_argument("--output", type=Path, default=RESULTS / "scale-solve.csv")
     parser.add_argument("--page", type=Path, default=PAGE)
