@@ -165,6 +165,6 @@ def test_no_part_of_a_cluster_is_busy_for_longer_than_the_run() -> None:
 
 
 def test_the_cost_of_a_small_network_was_measured_with_small_networks() -> None:
-    pong = scale_model.costs_of(scale_model.PARAMETERS["pong"], 40.0)
+    pong = scale_model.costs_of(30_084, 40.0)  # as in ps-capacity-small.csv
     assert pong.ps_ms == pytest.approx((0.31 + 0.363) / 2)
     assert pong.ps_fixed_ms == pytest.approx(0.27, abs=0.01)
