@@ -24,7 +24,7 @@ from matplotlib.ticker import FixedLocator
 from a3c.plot import pictures
 from a3c.plot.pictures import COLOURS, FAINT
 from a3c.run.rundir import REPOSITORY
-from benchmarks import machine, real_clusters
+from benchmarks import machine, real_clusters, scale_model
 from benchmarks.asynchrony import (
     IN_C,
     LIMITS,
@@ -46,7 +46,7 @@ PARAMETERS = {  # of the presets' networks
     "acrobot": 4_868,
     "memory": 8_579,
     "pendulum": 4_547,
-    "pong": 58_723,
+    "pong": scale_model.PARAMETERS["pong"],
 }
 LINK_MBIT_S = 10_000.0
 PAGE = REPOSITORY / "docs" / "asynchrony.md"
