@@ -151,3 +151,19 @@ def test_messages_are_not_caught_where_stderr_is_closed(monkeypatch: Patch) -> N
     monkeypatch.setattr(sys, "stderr", None)
     with module.silence():
         pass
+
+
+AUTOGROUP = Path("/proc/self/autogroup")
+OWN_SESSION = "import os; os.setsid(); "
+SHARED_SESSION = OWN_SESSION + "os.fork() and (os.wait(), os._exit(0)); "
+GO_LAST = "from a3c.process.startup import let_others_go_first; let_others_go_first()"
+
+
+@pytest.mark.parametrize(
+    ("session", "niceness"), [(OWN_SESSION, module.NICENESS), (SHARED_SESSION, 0)]
+)
+def test_a_worker_goes_last_if_its_session_is_its_own(session: str, niceness: int) -> None:
+    shown = f"; print(open('{AUTOGROUP}').read())" if AUTOGROUP.exists() else ""
+    done = call(sys.executable, "-c", session + GO_LAST + shown)
+    assert (done.returncode, done.stderr) == (0, ""), done
+    assert not shown or f"nice {niceness}\n" in done.stdout
