@@ -120,6 +120,15 @@ def test_a_run_is_solved_by_games_that_its_frozen_weights_have_won(tmp_path: Pat
     assert not (tmp_path / "candidate").exists()
 
 
+def test_a_mean_that_falls_again_between_two_ticks_is_not_missed(tmp_path: Path) -> None:
+    """With many workers a chief's rollout lasts while the others finish many games."""
+    scored = Scored(51.0)
+    chief = chief_of(ReportingStore(), tmp_path, scored, stop_window=20)
+    tick(chief, *[51.0] * 20, *[0.0] * 20)
+    assert len(scored.played) == 1
+    assert tick(chief) == "solved"
+
+
 def test_after_a_lucky_window_a_new_one_is_needed(tmp_path: Path, caplog: Log) -> None:
     caplog.set_level("INFO")
     scored = Scored(49.96)

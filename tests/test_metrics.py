@@ -124,15 +124,12 @@ def test_shares_of_time_add_up_to_1() -> None:
         assert sum(shares.values()) == pytest.approx(1.0)
 
 
-def reports(*returns: float) -> np.ndarray:
-    return np.array([[0.0, score, 10.0, 99.0] for score in returns]).reshape(-1, 4)
-
-
 def test_the_mean_is_of_exactly_the_last_100_games() -> None:
     tracker = ClusterTracker(0.0, 0, 0)
     means = []
     for batch in ([1000.0] * 99, [2000.0], range(100), [100.0], []):
-        tracker.add(reports(*batch))
+        for episode_return in batch:
+            tracker.add(0, episode_return)
         means.append(tracker.mean_of_last(100))
     assert means == [None, 1010.0, 49.5, 50.5, 50.5]
     assert tracker.episodes == 201
@@ -147,7 +144,8 @@ def test_a_row_of_the_cluster_by_hand() -> None:
         "cluster/updates_per_s": 5.0,
         "cluster/workers": 3,
     }
-    tracker.add(reports(4.0, 6.0))
+    tracker.add(0, 4.0)
+    tracker.add(0, 6.0)
     row = tracker.row(16.0, 1500, 64, 2)
     assert row.keys() <= METRICS.keys()
     assert row == {

@@ -167,3 +167,20 @@ def test_a_worker_goes_last_if_its_session_is_its_own(session: str, niceness: in
     done = call(sys.executable, "-c", session + GO_LAST + shown)
     assert (done.returncode, done.stderr) == (0, ""), done
     assert not shown or f"nice {niceness}\n" in done.stdout
+
+
+def test_a_worker_tries_again_while_another_process_writes(monkeypatch: Patch) -> None:
+    """The kernel takes one process in 0.1 s from users without privileges."""
+    answers = [BlockingIOError(), BlockingIOError(), None]
+    written = []
+
+    def write(path: Path, text: str) -> None:
+        written.append((str(path), text))
+        if error := answers.pop(0):
+            raise error
+
+    monkeypatch.setattr(os, "getsid", lambda _: os.getpid())
+    monkeypatch.setattr(Path, "write_text", write)
+    monkeypatch.setattr(module, "WAIT_S", 0.0)
+    module.let_others_go_first()
+    assert written == [(str(AUTOGROUP), str(module.NICENESS))] * 3

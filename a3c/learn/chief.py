@@ -99,6 +99,7 @@ class Chief:
         self._evaluations = rows.Cache()
         self._candidate: Path | None = None  # the checkpoint being evaluated
         self._judge_at = 0  # the episode count before which no new candidate is tried
+        self._due: tuple[str, float] | None = None  # games that reached the goal since the last one
         self._restored = manifest
         self._failed_saves = 0
         self._leaving, self._has_left = threading.Lock(), False
@@ -145,21 +146,16 @@ class Chief:
     def _is_solved(self) -> bool:
         """Whether evaluation games with frozen weights reached the goal; starts them when due.
 
-        They are due when the mean of the last games, of training or of one worker, reaches the
-        goal. A run that resumes from a solved checkpoint is solved at once.
+        A run that resumes from a solved checkpoint is solved at once.
         """
         if self._restored is not None and checkpoint.is_solved(self._restored, self._config.run):
             return True
         if self._candidate is not None:
             return self._poll_evaluation(self._candidate)
-        mark, whose = self._config.run.stop_at_return, "training"
-        mean = self._tracker.mean_of_last(self._stop_games)
-        if self._config.run.stop_worker_games is not None:
-            means = self._tracker.means_by_worker(self._stop_games)
-            best = max(means, key=means.__getitem__, default=-1)
-            mean, whose = means.get(best), f"worker {best}"
-        if mark is None or mean is None or mean < mark or self._tracker.episodes < self._judge_at:
+        due = self._due or self._games_at_goal()
+        if due is None:
             return False
+        self._due, (whose, mean) = None, due
         self._judge_at = self._tracker.episodes + self._stop_games
         candidate = self._write(self._candidates, "solved", self._store.snapshot())
         if candidate is None:
@@ -171,12 +167,24 @@ class Chief:
         log.info(
             "the last %d games of %s have a mean of %s: playing %s with the weights of "
             "env step %s, while training goes on",
-            *(self._stop_games, whose, format_mean(mean, mark)),
+            *(self._stop_games, whose, format_mean(mean, self._config.run.stop_at_return)),
             *(count(games, "game"), f"{int(candidate.name):,}"),
         )
         self._games.start(candidate, games)
         self._candidate = candidate
         return False
+
+    def _games_at_goal(self) -> tuple[str, float] | None:
+        """Whose last games have a mean that reaches the goal, and this mean; otherwise None."""
+        mark, whose = self._config.run.stop_at_return, "training"
+        if mark is None or self._candidate or self._tracker.episodes < self._judge_at:
+            return None
+        mean = self._tracker.mean_of_last(self._stop_games)
+        if self._config.run.stop_worker_games is not None:
+            means = self._tracker.means_by_worker(self._stop_games)
+            best = max(means, key=means.__getitem__, default=-1)
+            mean, whose = means.get(best), f"worker {best}"
+        return None if mean is None or mean < mark else (whose, mean)
 
     def _poll_evaluation(self, candidate: Path) -> bool:
         """Whether the games have ended and solved the run; otherwise sets the next attempt."""
@@ -313,9 +321,9 @@ class Chief:
             self.save(reason)
 
     def _collect(self) -> None:
-        reports = self._store.drain()
-        self._tracker.add(reports)
-        first = self._tracker.episodes - len(reports) + 1
-        for number, (worker, score, length, env_step) in enumerate(reports.tolist(), first):
+        for worker, score, length, env_step in self._store.drain().tolist():
+            self._tracker.add(int(worker), score)
+            # Checked after each game: between two drains a mean may reach the goal and fall again.
+            self._due = self._due or self._games_at_goal()
             row = {"worker": int(worker), "return": score, "length": int(length)}
-            self._episodes.write(int(env_step), row | {"episodes": number})
+            self._episodes.write(int(env_step), row | {"episodes": self._tracker.episodes})

@@ -164,12 +164,10 @@ class ClusterTracker:
         self.episodes = 0
         self._then = (now, step, num_updates)
 
-    def add(self, reports: np.ndarray) -> None:
-        """Count `[N, 4]` reports: worker, return, length, env step."""
-        self.episodes += len(reports)
-        self.returns.extend(float(r) for r in reports[:, 1])
-        for worker, episode_return in reports[:, :2].tolist():
-            self.by_worker[int(worker)].append(episode_return)
+    def add(self, worker: int, episode_return: float) -> None:
+        self.episodes += 1
+        self.returns.append(episode_return)
+        self.by_worker[worker].append(episode_return)
 
     def mean_of_last(self, games: int) -> float | None:
         """The mean return of so many last games; None if there were fewer."""
