@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 from typing import Any
 
@@ -434,6 +435,21 @@ def test_with_a_ratio_limit_the_newest_weights_are_learned(sides: Sides, setting
     assert update.metrics["train/staleness"] == 0
     expected = loss_by_definition(newest, rollout, settings)
     assert update.metrics["loss/total"] == pytest.approx(expected, rel=1e-4)
+
+
+@pytest.mark.parametrize(("has_waited", "staleness"), [(True, 0), (False, 1)])
+def test_after_a_wait_for_its_turn_a_worker_learns_from_the_newest_weights(
+    sides: Sides, monkeypatch: Patch, has_waited: bool, staleness: int
+) -> None:
+    one, two = sides.two(small_config(**PLAIN, ratio_limit=0.3, workers=2, epochs=2))
+    monkeypatch.setattr(one.learner, "_turns", contextlib.nullcontext(has_waited))
+    pushes = one.learner.pushes(random_rollout(9))
+    next(pushes)
+    two.learner.update(random_rollout(1)._replace(mask=np.ones((5, 3), np.float32)))
+    made = two.learner.reply.num_updates - one.learner.reply.num_updates
+    next(pushes)
+    assert one.learner._staleness == staleness * made > -1
+    assert made > 0
 
 
 def test_with_several_workers_the_agent_has_the_weights_of_one_step_later(sides: Sides) -> None:

@@ -116,7 +116,7 @@ def test_shares_of_time_add_up_to_1() -> None:
     watch, tracker = Stopwatch(clock), WorkerTracker(50.125)
     for _ in range(3):
         for _ in range(7):
-            for name in ("act", "env", "learn", "exchange", "other"):
+            for name in ("act", "env", "learn", "wait", "exchange", "other"):
                 watch.lap(name)
         row = tracker.row(now[0], watch.take(), np.zeros(1))
         shares = {name: value for name, value in row.items() if name.startswith("time/")}

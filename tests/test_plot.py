@@ -26,7 +26,7 @@ def fake_run(path: Path, *, seed: int = 1, games: int = 300, learning_rate: floa
     chosen = {"seed": seed, "learning_rate": learning_rate, "stop_at_return": 90.0}
     made = FakeRun(path, config(env_id="CartPole-v1", **chosen))
     rng = np.random.default_rng(seed)
-    fixed = {f"time/{name}": 0.2 for name in ("act", "env", "learn", "exchange", "other")}
+    fixed = {f"time/{name}": 0.2 for name in ("act", "env", "learn", "wait", "exchange", "other")}
     fixed |= {"cluster/env_steps_per_s": 1000.0, "worker/env_steps_per_s": 500.0}
     fixed |= {"loss/policy": 0.1, "loss/entropy": 0.6}
     fixed |= {"train/gradient_norm": 0.4, "train/learning_rate": 1e-3}

@@ -1,8 +1,10 @@
 """The algorithm: `Learner.train` is the loop, `Learner.pushes` the update on one screen."""
 
+import contextlib
 import logging
 from collections import deque
 from collections.abc import Iterator
+from contextlib import AbstractContextManager
 from typing import NamedTuple
 
 import numpy as np
@@ -30,12 +32,23 @@ class Learner:
     """Pushes an agent's gradients to the ps and loads the newest weights into the agent."""
 
     def __init__(
-        self, agent: Agent, store: Store, config: Config, stopwatch: Stopwatch, *, seed: int
+        self,
+        agent: Agent,
+        store: Store,
+        config: Config,
+        stopwatch: Stopwatch,
+        *,
+        seed: int,
+        turns: AbstractContextManager[bool] | None = None,
     ) -> None:
-        """`seed`, a different one for each worker, determines the minibatches."""
+        """`seed`, a different one for each worker, determines the minibatches.
+
+        `turns` limits how many workers compute gradients at once; see `turns.py`.
+        """
         run, learning = config.run, config.learning
         self._agent, self._store, self._config = agent, store, config
         self._stopwatch = stopwatch
+        self._turns = turns or contextlib.nullcontext(False)
         self._rng = np.random.default_rng(seed)
         self._num_optimizers = 2 if learning.has_value_optimizer else 1
         self._own: list[OwnStatistics] = []
@@ -79,7 +92,8 @@ class Learner:
     def pushes(self, rollout: Rollout) -> Iterator[Gradient]:
         """The update of Mnih et al. 2016, algorithm S3, for each minibatch of a rollout.
 
-        Compute a gradient with the local weights, push it to the ps, load the newest weights. A
+        Compute a gradient with the local weights, push it to the ps, load the newest weights.
+        Where workers outnumber the cores, wait for a turn before, and load the newest weights. A
         minibatch with a non-finite loss or gradient is dropped: one NaN would stay on the ps. The
         rest of the rollout is left out once the policy has diverged by 1.5 times `kl_limit`, except
         in the first epoch, because that epoch counts the env steps.
@@ -94,18 +108,23 @@ class Learner:
             for batch in minibatches(whole, parts, self._rng):
                 if not batch.mask.any():  # all games were reset: a push would step without samples
                     continue
-                gradient = self._agent.gradient(batch, *limits)
-                self._stopwatch.lap("learn")
-                if epoch and 0 < 1.5 * learning.kl_limit < gradient.parts["loss/divergence"]:
-                    return
-                num_updates, steps = self.reply.num_updates, 0
-                if gradient.is_finite:
-                    steps = self._push(gradient, batch, moments, statistics, is_new=epoch == 0)
-                    moments, statistics = NO_UPDATE, np.zeros_like(statistics)  # only once
-                else:
-                    self.refresh()
-                self._staleness = self.reply.num_updates - num_updates - steps
-                self._stopwatch.lap("exchange")
+                with self._turns as has_waited:
+                    if has_waited:  # others have pushed meanwhile
+                        self._stopwatch.lap("wait")
+                        self.refresh()
+                        self._stopwatch.lap("exchange")
+                    gradient = self._agent.gradient(batch, *limits)
+                    self._stopwatch.lap("learn")
+                    if epoch and 0 < 1.5 * learning.kl_limit < gradient.parts["loss/divergence"]:
+                        return
+                    num_updates, steps = self.reply.num_updates, 0
+                    if gradient.is_finite:
+                        steps = self._push(gradient, batch, moments, statistics, is_new=epoch == 0)
+                        moments, statistics = NO_UPDATE, np.zeros_like(statistics)  # only once
+                    else:
+                        self.refresh()
+                    self._staleness = self.reply.num_updates - num_updates - steps
+                    self._stopwatch.lap("exchange")
                 yield gradient
 
     def _estimate(self, rollout: Rollout) -> tuple[Batch, np.ndarray]:

@@ -22,6 +22,7 @@ from a3c.learn.chief import Chief, prepare
 from a3c.learn.games import EvaluationProcess
 from a3c.learn.learner import Learner, Update
 from a3c.learn.rollout import EnvironmentErrors, PlayedStep, Player, Rollout, Stopwatch
+from a3c.learn.turns import turns
 from a3c.process.console import count
 from a3c.process.heartbeat import Heartbeat
 from a3c.process.signals import StopRequest, leave_now
@@ -87,7 +88,11 @@ class Worker:
         manifest = self._wait_until_ready(run, agent)
         ps_start = store.attach(self._exit_when_stuck)
         self._stopwatch = Stopwatch()
-        self._learner = Learner(agent, store, config, self._stopwatch, seed=seed)
+        self._learner = Learner(
+            *(agent, store, config, self._stopwatch),
+            seed=seed,
+            turns=turns(run.path / "processes", cluster, task, config),
+        )
         reply = self._learner.reply
         self._chief: Chief | None = None
         if task.is_chief:

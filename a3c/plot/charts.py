@@ -45,6 +45,7 @@ SHARES = {
     "time/act": ("choosing actions", COLOURS[0]),
     "time/learn": ("gradients", COLOURS[4]),
     "time/exchange": ("exchange with the ps", COLOURS[3]),
+    "time/wait": ("waiting for a core", COLOURS[1]),
     "time/other": ("other", COLOURS[6]),
 }
 

@@ -1,0 +1,68 @@
+"""Workers that share cores compute gradients in turns, as many at a time as there are cores.
+
+Without turns all of sixteen workers on two cores compute at once, each at an eighth of its speed.
+Meanwhile the others' pushes become optimizer steps, so gradients grow old. With turns a gradient
+takes as long as on a core of its own, and the worker first loads the newest weights, so gradients
+are about as old as those of two workers.
+"""
+
+import contextlib
+import fcntl
+import os
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import AbstractContextManager
+from pathlib import Path
+
+from a3c.cluster.topology import Cluster, Task, split_address
+from a3c.config import Config
+from a3c.process.process_records import this_host
+
+PATIENCE_S = 5.0  # after it a worker goes on without turns: the process it waits for may hang
+
+
+def turns(
+    directory: Path, cluster: Cluster, task: Task, config: Config
+) -> AbstractContextManager[bool]:
+    """The turns of a worker; entering them returns whether it had to wait.
+
+    A file for each core decides, and the workers of a host are spread over these files. Without a
+    ratio limit there are no turns, because the weights that played must compute the gradient.
+    """
+    hosts = [split_address(address)[0] for address in cluster.workers]
+    mine = hosts[task.index]
+    cores = max(1, len(os.sched_getaffinity(0)) // config.cluster.worker_threads)
+    if not config.learning.ratio_limit or hosts.count(mine) <= cores:
+        return contextlib.nullcontext(False)
+    core = hosts[: task.index].count(mine) % cores
+    try:
+        return Turns(directory / f".turn-{this_host()}-{core}")
+    except OSError:  # such as a network file system without locks
+        return contextlib.nullcontext(False)
+
+
+class Turns:
+    """Turns of all processes that lock the same file; a process that dies gives up its turn."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self._file = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        fcntl.flock(self._file, fcntl.LOCK_UN)  # raises OSError where there are no locks
+        self._thread = ThreadPoolExecutor(1)  # a call that locks has no time-out
+        self._lock: Future[None] | None = None
+
+    def __enter__(self) -> bool:
+        if self._lock and not self._lock.done():
+            return False  # waited in vain before
+        try:
+            fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            self._lock = self._thread.submit(fcntl.flock, self._file, fcntl.LOCK_EX)
+            try:
+                self._lock.result(PATIENCE_S)
+            except TimeoutError:
+                self._lock.add_done_callback(self.__exit__)
+            return True
+        return False
+
+    def __exit__(self, *_: object) -> None:
+        fcntl.flock(self._file, fcntl.LOCK_UN)
