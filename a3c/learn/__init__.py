@@ -5,7 +5,8 @@
 3. `returns.py`: from rewards and values to advantages and returns.
 4. `losses.py`: the loss of a minibatch.
 5. `agent.py`: the worker's own network, which acts and computes gradients.
-6. `training.py`: all of this joined to one worker; `chief.py`: what worker 0 does besides.
+6. `training.py`: all of this joined to one worker; `chief.py`: what worker 0 does besides;
+   `turns.py`: workers that share cores.
 
 The other half of the update, the optimizer's step on the ps, is in `a3c/server/exchange.py`.
 """
