@@ -5,12 +5,20 @@ import sys
 import threading
 from pathlib import Path
 
+import pytest
+
 from a3c.cluster.topology import Cluster, Task
 from a3c.learn import turns as module
 from a3c.learn.turns import Turns, turns
 from tests import Patch
 from tests.clusters import config
 from tests.runs import REPOSITORY, call, wait_until
+
+
+@pytest.fixture(autouse=True)
+def short(monkeypatch: Patch) -> None:
+    monkeypatch.setattr(module, "TURN_S", 0.0)
+
 
 HOSTS = Cluster(("h1:1",), tuple(f"{host}:{port}" for port in range(1, 6) for host in ("h1", "h2")))
 
@@ -20,7 +28,7 @@ def files(path: Path, cores: int, monkeypatch: Patch, **settings: object) -> lis
     monkeypatch.setattr(os, "sched_getaffinity", lambda _: set(range(cores)))
     chosen = config(**{"ratio_limit": 0.2, **settings})
     found = [turns(path, HOSTS, Task("worker", i), chosen) for i in range(10)]
-    return [each.path.name[-1] if isinstance(each, Turns) else "" for each in found]
+    return [each.path.name[-1] if each.path else "" for each in found]
 
 
 def test_the_workers_of_a_host_are_spread_over_its_cores(
@@ -84,3 +92,20 @@ def test_a_worker_goes_on_without_turns_while_another_hangs(
         pass
     with worker as waited:
         assert not waited
+
+
+def test_fast_gradients_share_a_turn_until_the_worker_plays(
+    tmp_path: Path, monkeypatch: Patch
+) -> None:
+    monkeypatch.setattr(module, "TURN_S", 60.0)
+    monkeypatch.setattr(module, "PATIENCE_S", 0.1)
+    fast, other = Turns(tmp_path / "turn"), Turns(tmp_path / "turn")
+    for _ in range(3):
+        with fast as waited:
+            assert not waited
+    with other as waited:
+        assert waited
+    assert other._lock is not None
+    assert not other._lock.done()
+    fast.end()
+    wait_until(other._lock.done, "the other's turn")

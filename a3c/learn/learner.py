@@ -1,10 +1,8 @@
 """The algorithm: `Learner.train` is the loop, `Learner.pushes` the update on one screen."""
 
-import contextlib
 import logging
 from collections import deque
 from collections.abc import Iterator
-from contextlib import AbstractContextManager
 from typing import NamedTuple
 
 import numpy as np
@@ -14,6 +12,7 @@ from a3c.learn import schedules
 from a3c.learn.agent import Agent, Batch, Gradient
 from a3c.learn.returns import NO_UPDATE, NUM_OF_RETURNS, gae, moments_update, normalize
 from a3c.learn.rollout import FixedStepReturns, Player, Rollout, Stopwatch
+from a3c.learn.turns import Turns
 from a3c.server.exchange import Push, Reply
 from a3c.server.optimizers import OwnStatistics
 from a3c.server.store import Store
@@ -39,7 +38,7 @@ class Learner:
         stopwatch: Stopwatch,
         *,
         seed: int,
-        turns: AbstractContextManager[bool] | None = None,
+        turns: Turns | None = None,
     ) -> None:
         """`seed`, a different one for each worker, determines the minibatches.
 
@@ -48,7 +47,7 @@ class Learner:
         run, learning = config.run, config.learning
         self._agent, self._store, self._config = agent, store, config
         self._stopwatch = stopwatch
-        self._turns = turns or contextlib.nullcontext(False)
+        self._turns = turns or Turns(None)
         self._rng = np.random.default_rng(seed)
         self._num_optimizers = 2 if learning.has_value_optimizer else 1
         self._own: list[OwnStatistics] = []
@@ -78,6 +77,7 @@ class Learner:
             # belongs to the weights that played.
             self.refresh()
         gradients = list(self.pushes(rollout))
+        self._turns.end()  # others may compute while this worker plays
         if not gradients:  # no sample was complete
             return Update(self.refresh(), True, 0, {})
         rows = [{**each.parts, "train/gradient_norm": each.norm} for each in gradients]

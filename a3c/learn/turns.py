@@ -9,21 +9,20 @@ are about as old as those of two workers.
 import contextlib
 import fcntl
 import os
+import time
 from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import AbstractContextManager
 from pathlib import Path
 
 from a3c.cluster.topology import Cluster, Task, split_address
 from a3c.config import Config
 from a3c.process.process_records import this_host
 
+TURN_S = 0.005  # at least: where gradients are fast, several pushes share the cost of a wait
 PATIENCE_S = 5.0  # after it a worker goes on without turns: the process it waits for may hang
 
 
-def turns(
-    directory: Path, cluster: Cluster, task: Task, config: Config
-) -> AbstractContextManager[bool]:
-    """The turns of a worker; entering them returns whether it had to wait.
+def turns(directory: Path, cluster: Cluster, task: Task, config: Config) -> "Turns":
+    """The turns of a worker; it never waits if its host has a core for each worker.
 
     A file for each core decides, and the workers of a host are spread over these files. Without a
     ratio limit there are no turns, because the weights that played must compute the gradient.
@@ -31,38 +30,51 @@ def turns(
     hosts = [split_address(address)[0] for address in cluster.workers]
     mine = hosts[task.index]
     cores = max(1, len(os.sched_getaffinity(0)) // config.cluster.worker_threads)
-    if not config.learning.ratio_limit or hosts.count(mine) <= cores:
-        return contextlib.nullcontext(False)
-    core = hosts[: task.index].count(mine) % cores
-    try:
-        return Turns(directory / f".turn-{this_host()}-{core}")
-    except OSError:  # such as a network file system without locks
-        return contextlib.nullcontext(False)
+    if config.learning.ratio_limit and hosts.count(mine) > cores:
+        core = hosts[: task.index].count(mine) % cores
+        with contextlib.suppress(OSError):  # such as on a network file system without locks
+            return Turns(directory / f".turn-{this_host()}-{core}")
+    return Turns(None)
 
 
 class Turns:
     """Turns of all processes that lock the same file; a process that dies gives up its turn."""
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Path | None) -> None:
+        """Without a path it is always this process's turn."""
         self.path = path
-        self._file = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o600)
-        fcntl.flock(self._file, fcntl.LOCK_UN)  # raises OSError where there are no locks
-        self._thread = ThreadPoolExecutor(1)  # a call that locks has no time-out
+        if path:
+            self._file = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o600)
+            fcntl.flock(self._file, fcntl.LOCK_UN)  # raises OSError where there are no locks
+            self._thread = ThreadPoolExecutor(1)  # a call that locks has no time-out
         self._lock: Future[None] | None = None
+        self._has_turn, self._until = False, 0.0
 
     def __enter__(self) -> bool:
-        if self._lock and not self._lock.done():
-            return False  # waited in vain before
+        """Wait for a turn; returns whether others may have had theirs meanwhile."""
+        is_late = self._lock is not None and not self._lock.done()
+        if self.path is None or self._has_turn or is_late:
+            return False
+        waits = False
         try:
             fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
+            waits = True
             self._lock = self._thread.submit(fcntl.flock, self._file, fcntl.LOCK_EX)
             try:
                 self._lock.result(PATIENCE_S)
             except TimeoutError:
-                self._lock.add_done_callback(self.__exit__)
-            return True
-        return False
+                self._lock.add_done_callback(lambda _: self.end())
+                return True
+        self._has_turn, self._until = True, time.monotonic() + TURN_S
+        return waits
 
     def __exit__(self, *_: object) -> None:
-        fcntl.flock(self._file, fcntl.LOCK_UN)
+        if self._has_turn and time.monotonic() >= self._until:
+            self.end()
+
+    def end(self) -> None:
+        """Give up the turn, if it is still this worker's."""
+        self._has_turn = False
+        if self.path:
+            fcntl.flock(self._file, fcntl.LOCK_UN)
