@@ -77,7 +77,6 @@ class Learner:
             # belongs to the weights that played.
             self.refresh()
         gradients = list(self.pushes(rollout))
-        self._turns.end()  # others may compute while this worker plays
         if not gradients:  # no sample was complete
             return Update(self.refresh(), True, 0, {})
         rows = [{**each.parts, "train/gradient_norm": each.norm} for each in gradients]

@@ -3,11 +3,13 @@
 Without turns all of sixteen workers on two cores compute at once, each at an eighth of its speed.
 Meanwhile the others' pushes become optimizer steps, so gradients grow old. With turns a gradient
 takes as long as on a core of its own, and the worker first loads the newest weights, so gradients
-are about as old as those of two workers.
+are about as old as those of two workers. Small networks take no turns: the waiting would cost
+them more time than their gradients take.
 """
 
 import contextlib
 import fcntl
+import math
 import os
 import time
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -17,7 +19,7 @@ from a3c.cluster.topology import Cluster, Task, split_address
 from a3c.config import Config
 from a3c.process.process_records import this_host
 
-TURN_S = 0.005  # at least: where gradients are fast, several pushes share the cost of a wait
+FAST_S = 0.005  # CPU time of a gradient and its push, below which there are no turns
 PATIENCE_S = 5.0  # after it a worker goes on without turns: the process it waits for may hang
 
 
@@ -45,36 +47,32 @@ class Turns:
         self.path = path
         if path:
             self._file = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o600)
-            fcntl.flock(self._file, fcntl.LOCK_UN)  # raises OSError where there are no locks
+            self._unlock()  # raises OSError where there are no locks
             self._thread = ThreadPoolExecutor(1)  # a call that locks has no time-out
         self._lock: Future[None] | None = None
-        self._has_turn, self._until = False, 0.0
+        self._began, self._fastest_s = 0.0, math.inf
 
     def __enter__(self) -> bool:
         """Wait for a turn; returns whether others may have had theirs meanwhile."""
+        self._began = time.process_time()
         is_late = self._lock is not None and not self._lock.done()
-        if self.path is None or self._has_turn or is_late:
+        if self.path is None or self._fastest_s < FAST_S or is_late:
             return False
-        waits = False
         try:
             fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
-            waits = True
             self._lock = self._thread.submit(fcntl.flock, self._file, fcntl.LOCK_EX)
             try:
                 self._lock.result(PATIENCE_S)
             except TimeoutError:
-                self._lock.add_done_callback(lambda _: self.end())
-                return True
-        self._has_turn, self._until = True, time.monotonic() + TURN_S
-        return waits
+                self._lock.add_done_callback(lambda _: self._unlock())
+            return True
+        return False
 
     def __exit__(self, *_: object) -> None:
-        if self._has_turn and time.monotonic() >= self._until:
-            self.end()
-
-    def end(self) -> None:
-        """Give up the turn, if it is still this worker's."""
-        self._has_turn = False
         if self.path:
-            fcntl.flock(self._file, fcntl.LOCK_UN)
+            self._fastest_s = min(self._fastest_s, time.process_time() - self._began)
+            self._unlock()
+
+    def _unlock(self) -> None:
+        fcntl.flock(self._file, fcntl.LOCK_UN)
