@@ -28,12 +28,7 @@ from a3c.process import console, signals
 from a3c.process.environment import adopt_environment
 from a3c.process.heartbeat import Heartbeat
 from a3c.process.process_records import has_loopback_only
-from a3c.process.startup import (
-    import_tensorflow,
-    let_others_go_first,
-    start_eager_runtime,
-    start_in_order,
-)
+from a3c.process.startup import import_tensorflow, start_eager_runtime, start_in_order
 from a3c.run.rundir import RunDir
 
 log = logging.getLogger("a3c")
@@ -84,7 +79,6 @@ def run(cluster: Cluster, task: Task, config: Config, run_dir: Path) -> int:
 
                 # Before TensorFlow starts threads, because a fork copies only the calling thread.
                 games = EvaluationProcess(play)
-            let_others_go_first()
             start_eager_runtime()
             from a3c.learn.training import Worker
 

@@ -26,6 +26,7 @@ from a3c.learn.turns import turns
 from a3c.process.console import count
 from a3c.process.heartbeat import Heartbeat
 from a3c.process.signals import StopRequest, leave_now
+from a3c.process.startup import let_others_go_first
 from a3c.run.callbacks import Callbacks
 from a3c.run.metrics import JsonlSink, WorkerTracker
 from a3c.run.rows import PsStart, restart_point
@@ -172,6 +173,7 @@ class Worker:
                         listen(rollout, update)
                     if self._pictures:
                         self._pictures.offer(update.reply.global_step, rollout.observations)
+                    let_others_go_first()  # after the first update: a start shall be quick
                     self._stopwatch.lap("other")
                     if self._is_over():
                         break

@@ -7,6 +7,7 @@ while the others start; if all do at once, all become ready only at the end.
 import contextlib
 import ctypes
 import fcntl
+import functools
 import gc
 import logging
 import os
@@ -27,7 +28,7 @@ _LAST_IMPORT = "keras.src.optimizers"
 WAIT_S = 0.1
 PATIENCE_S = 120.0
 YIELD_S = 1.0  # gives the first processes time to take the lock
-NICENESS = 15  # of workers: a thirtieth of the weight that other sessions have
+NICENESS = 10  # of workers: a tenth of the weight that other sessions have
 
 _M_TRIM_THRESHOLD, _M_MMAP_THRESHOLD = -1, -3  # glibc's malloc.h
 _MOST_KEPT = 512 * 1024 * 1024
@@ -66,12 +67,14 @@ def _wait_until_unlocked(file: IO[str]) -> None:
         time.sleep(WAIT_S)
 
 
+@functools.cache
 def let_others_go_first() -> None:
-    """Let the ps and evaluation games have the CPU first where workers outnumber the cores.
+    """Lower this process's CPU priority, at the first call.
 
-    Linux shares CPU time out by session (autogroup); nice values count only within one. A session's
-    own value, written here, may be raised without privileges, by one process in 0.1 s. It has no
-    effect where control groups share the CPU out, as in a container.
+    So the ps and evaluation games have the CPU first where workers outnumber the cores. Linux
+    shares CPU time out by session (autogroup); nice values count only within one. A session's own
+    value, written here, may be raised without privileges, by one process in 0.1 s. It has no effect
+    where control groups share the CPU out, as in a container.
     """
     if os.getsid(0) != os.getpid():  # the session may be a user's terminal
         return
