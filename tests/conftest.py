@@ -1,5 +1,6 @@
 """Settings for every test."""
 
+import os
 import signal
 import subprocess
 import sys
@@ -15,6 +16,9 @@ from tests.tmux_runs import Tmux
 # A busy machine makes single examples slow; that is no failure.
 settings.register_profile("a3c", deadline=None)
 settings.load_profile("a3c")
+
+# Workers have a low priority, and would hardly run beside the other tests, which measure times.
+os.environ["A3C_WORKER_NICE"] = "0"
 
 # Under nohup, as some CI runs, SIGHUP is ignored, and children would inherit that.
 signal.signal(signal.SIGHUP, signal.SIG_DFL)

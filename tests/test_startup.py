@@ -160,13 +160,15 @@ GO_LAST = "from a3c.process.startup import let_others_go_first; let_others_go_fi
 
 
 @pytest.mark.parametrize(
-    ("session", "niceness"), [(OWN_SESSION, module.NICENESS), (SHARED_SESSION, 0)]
+    ("session", "nice", "found"),
+    [(OWN_SESSION, module.NICE, 10), (OWN_SESSION, "0", 0), (SHARED_SESSION, module.NICE, 0)],
 )
-def test_a_worker_goes_last_if_its_session_is_its_own(session: str, niceness: int) -> None:
+def test_a_worker_goes_last_if_its_session_is_its_own(session: str, nice: str, found: int) -> None:
     shown = f"; print(open('{AUTOGROUP}').read())" if AUTOGROUP.exists() else ""
-    done = call(sys.executable, "-c", session + GO_LAST + shown)
+    environment = os.environ | {module.NICE_VARIABLE: nice}
+    done = call(sys.executable, "-c", session + GO_LAST + shown, env=environment)
     assert (done.returncode, done.stderr) == (0, ""), done
-    assert not shown or f"nice {niceness}\n" in done.stdout
+    assert not shown or f"nice {found}\n" in done.stdout
 
 
 def test_a_worker_tries_again_while_another_process_writes(monkeypatch: Patch) -> None:
@@ -179,8 +181,9 @@ def test_a_worker_tries_again_while_another_process_writes(monkeypatch: Patch) -
         if error := answers.pop(0):
             raise error
 
+    monkeypatch.delenv(module.NICE_VARIABLE, raising=False)
     monkeypatch.setattr(os, "getsid", lambda _: os.getpid())
     monkeypatch.setattr(Path, "write_text", write)
     monkeypatch.setattr(module, "WAIT_S", 0.0)
     module.let_others_go_first.__wrapped__()
-    assert written == [(str(AUTOGROUP), str(module.NICENESS))] * 3
+    assert written == [(str(AUTOGROUP), module.NICE)] * 3

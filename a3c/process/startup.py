@@ -28,7 +28,8 @@ _LAST_IMPORT = "keras.src.optimizers"
 WAIT_S = 0.1
 PATIENCE_S = 120.0
 YIELD_S = 1.0  # gives the first processes time to take the lock
-NICENESS = 10  # of workers: a tenth of the weight that other sessions have
+NICE_VARIABLE = "A3C_WORKER_NICE"  # 0 keeps the priority of other programs
+NICE = "10"  # otherwise: a tenth of the weight that other sessions have
 
 _M_TRIM_THRESHOLD, _M_MMAP_THRESHOLD = -1, -3  # glibc's malloc.h
 _MOST_KEPT = 512 * 1024 * 1024
@@ -76,12 +77,13 @@ def let_others_go_first() -> None:
     value, written here, may be raised without privileges, by one process in 0.1 s. It has no effect
     where control groups share the CPU out, as in a container.
     """
-    if os.getsid(0) != os.getpid():  # the session may be a user's terminal
+    nice = os.environ.get(NICE_VARIABLE, NICE)
+    if nice == "0" or os.getsid(0) != os.getpid():  # the session may be a user's terminal
         return
     for _ in range(100):
         with contextlib.suppress(OSError):  # there is no such file, or it is read-only
             try:
-                Path("/proc/self/autogroup").write_text(str(NICENESS))
+                Path("/proc/self/autogroup").write_text(nice)
             except BlockingIOError:  # another process has written
                 time.sleep(WAIT_S)
                 continue
