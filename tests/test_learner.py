@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 from typing import Any
 
@@ -16,7 +17,6 @@ from a3c.learn.agent import Batch, Gradient
 from a3c.learn.learner import Learner, minibatches
 from a3c.learn.returns import gae, n_step
 from a3c.learn.rollout import FixedStepReturns, Player, Rollout, Stopwatch
-from a3c.learn.turns import Turns
 from a3c.run.metrics import METRICS, Episode
 from tests import Patch
 from tests.clusters import InProcessCluster, agent, push_of, small_config
@@ -442,7 +442,7 @@ def test_after_a_wait_for_its_turn_a_worker_learns_from_the_newest_weights(
     sides: Sides, monkeypatch: Patch, has_waited: bool, staleness: int
 ) -> None:
     one, two = sides.two(small_config(**PLAIN, ratio_limit=0.3, workers=2, epochs=2))
-    monkeypatch.setattr(Turns, "__enter__", lambda _: has_waited)
+    monkeypatch.setattr(one.learner, "_turns", contextlib.nullcontext(has_waited))
     pushes = one.learner.pushes(random_rollout(9))
     next(pushes)
     two.learner.update(random_rollout(1)._replace(mask=np.ones((5, 3), np.float32)))

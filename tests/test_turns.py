@@ -29,7 +29,7 @@ def files(path: Path, cores: int, monkeypatch: Patch, **settings: object) -> lis
     monkeypatch.setattr(os, "sched_getaffinity", lambda _: set(range(cores)))
     chosen = config(**{"ratio_limit": 0.2, **settings})
     found = [turns(path, HOSTS, Task("worker", i), chosen) for i in range(10)]
-    return [each.path.name[-1] if each.path else "" for each in found]
+    return [each.path.name[-1] if isinstance(each, Turns) else "" for each in found]
 
 
 def test_the_workers_of_a_host_are_spread_over_its_cores(

@@ -99,7 +99,6 @@ class Chief:
         self._evaluations = rows.Cache()
         self._candidate: Path | None = None  # the checkpoint being evaluated
         self._judge_at = 0  # the episode count before which no new candidate is tried
-        self._due: tuple[str, float] | None = None  # games that reached the goal since the last one
         self._restored = manifest
         self._failed_saves = 0
         self._leaving, self._has_left = threading.Lock(), False
@@ -108,6 +107,7 @@ class Chief:
         self._wall_before = known.wall_s
         self._tracker.episodes = known.episodes
         self._tracker.returns.extend(known.returns)
+        self._due = self._games_at_goal()  # games that reached the goal since the last candidate
         reports = run.metrics("episodes")
         self._episodes = JsonlSink(reports)
         where = rows.restart_point(reports, ps_start, reply.global_step)
@@ -152,10 +152,9 @@ class Chief:
             return True
         if self._candidate is not None:
             return self._poll_evaluation(self._candidate)
-        due = self._due or self._games_at_goal()
-        if due is None:
+        if self._due is None:
             return False
-        self._due, (whose, mean) = None, due
+        (whose, mean), self._due = self._due, None
         self._judge_at = self._tracker.episodes + self._stop_games
         candidate = self._write(self._candidates, "solved", self._store.snapshot())
         if candidate is None:

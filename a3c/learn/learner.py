@@ -1,8 +1,10 @@
 """The algorithm: `Learner.train` is the loop, `Learner.pushes` the update on one screen."""
 
+import contextlib
 import logging
 from collections import deque
 from collections.abc import Iterator
+from contextlib import AbstractContextManager
 from typing import NamedTuple
 
 import numpy as np
@@ -12,7 +14,6 @@ from a3c.learn import schedules
 from a3c.learn.agent import Agent, Batch, Gradient
 from a3c.learn.returns import NO_UPDATE, NUM_OF_RETURNS, gae, moments_update, normalize
 from a3c.learn.rollout import FixedStepReturns, Player, Rollout, Stopwatch
-from a3c.learn.turns import Turns
 from a3c.server.exchange import Push, Reply
 from a3c.server.optimizers import OwnStatistics
 from a3c.server.store import Store
@@ -38,7 +39,7 @@ class Learner:
         stopwatch: Stopwatch,
         *,
         seed: int,
-        turns: Turns | None = None,
+        turns: AbstractContextManager[bool] | None = None,
     ) -> None:
         """`seed`, a different one for each worker, determines the minibatches.
 
@@ -47,7 +48,7 @@ class Learner:
         run, learning = config.run, config.learning
         self._agent, self._store, self._config = agent, store, config
         self._stopwatch = stopwatch
-        self._turns = turns or Turns(None)
+        self._turns = turns or contextlib.nullcontext(False)
         self._rng = np.random.default_rng(seed)
         self._num_optimizers = 2 if learning.has_value_optimizer else 1
         self._own: list[OwnStatistics] = []

@@ -89,11 +89,8 @@ class Worker:
         manifest = self._wait_until_ready(run, agent)
         ps_start = store.attach(self._exit_when_stuck)
         self._stopwatch = Stopwatch()
-        self._learner = Learner(
-            *(agent, store, config, self._stopwatch),
-            seed=seed,
-            turns=turns(run.path / "processes", cluster, task, config),
-        )
+        waits = turns(run.path / "processes", cluster, task, config)
+        self._learner = Learner(agent, store, config, self._stopwatch, seed=seed, turns=waits)
         reply = self._learner.reply
         self._chief: Chief | None = None
         if task.is_chief:

@@ -13,6 +13,7 @@ import math
 import os
 import time
 from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import AbstractContextManager
 from pathlib import Path
 
 from a3c.cluster.topology import Cluster, Task, split_address
@@ -23,11 +24,14 @@ FAST_S = 0.005  # CPU time of a gradient and its push, below which there are no 
 PATIENCE_S = 5.0  # after it a worker goes on without turns: the process it waits for may hang
 
 
-def turns(directory: Path, cluster: Cluster, task: Task, config: Config) -> "Turns":
+def turns(
+    directory: Path, cluster: Cluster, task: Task, config: Config
+) -> AbstractContextManager[bool]:
     """The turns of a worker; it never waits if its host has a core for each worker.
 
-    A file for each core decides, and the workers of a host are spread over these files. Without a
-    ratio limit there are no turns, because the weights that played must compute the gradient.
+    Entering them returns whether the worker has waited, so others may have pushed. A file for each
+    core decides, and the workers of a host are spread over these files. Without a ratio limit there
+    are no turns, because the weights that played must compute the gradient.
     """
     hosts = [split_address(address)[0] for address in cluster.workers]
     mine = hosts[task.index]
@@ -36,27 +40,24 @@ def turns(directory: Path, cluster: Cluster, task: Task, config: Config) -> "Tur
         core = hosts[: task.index].count(mine) % cores
         with contextlib.suppress(OSError):  # such as on a network file system without locks
             return Turns(directory / f".turn-{this_host()}-{core}")
-    return Turns(None)
+    return contextlib.nullcontext(False)
 
 
 class Turns:
     """Turns of all processes that lock the same file; a process that dies gives up its turn."""
 
-    def __init__(self, path: Path | None) -> None:
-        """Without a path it is always this process's turn."""
+    def __init__(self, path: Path) -> None:
         self.path = path
-        if path:
-            self._file = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o600)
-            self._unlock()  # raises OSError where there are no locks
-            self._thread = ThreadPoolExecutor(1)  # a call that locks has no time-out
+        self._file = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        self._unlock()  # raises OSError where there are no locks
+        self._thread = ThreadPoolExecutor(1)  # a call that locks has no time-out
         self._lock: Future[None] | None = None
         self._began, self._fastest_s = 0.0, math.inf
 
     def __enter__(self) -> bool:
-        """Wait for a turn; returns whether others may have had theirs meanwhile."""
         self._began = time.process_time()
         is_late = self._lock is not None and not self._lock.done()
-        if self.path is None or self._fastest_s < FAST_S or is_late:
+        if self._fastest_s < FAST_S or is_late:
             return False
         try:
             fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -70,9 +71,8 @@ class Turns:
         return False
 
     def __exit__(self, *_: object) -> None:
-        if self.path:
-            self._fastest_s = min(self._fastest_s, time.process_time() - self._began)
-            self._unlock()
+        self._fastest_s = min(self._fastest_s, time.process_time() - self._began)
+        self._unlock()
 
     def _unlock(self) -> None:
         fcntl.flock(self._file, fcntl.LOCK_UN)

@@ -81,13 +81,14 @@ def let_others_go_first() -> None:
     if nice == "0" or os.getsid(0) != os.getpid():  # the session may be a user's terminal
         return
     for _ in range(100):
-        with contextlib.suppress(OSError):  # there is no such file, or it is read-only
-            try:
-                Path("/proc/self/autogroup").write_text(nice)
-            except BlockingIOError:  # another process has written
-                time.sleep(WAIT_S)
-                continue
-        return
+        try:
+            Path("/proc/self/autogroup").write_text(nice)
+        except BlockingIOError:  # another process has written
+            time.sleep(WAIT_S)
+        except OSError:  # there is no such file, or it is read-only
+            return
+        else:
+            return
 
 
 def import_tensorflow() -> None:
