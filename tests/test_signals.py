@@ -127,3 +127,17 @@ def test_work_that_must_be_done_is_done_at_the_deadline(start: Python) -> None:
     returned, out, err = end_of(process)
     assert (returned, out) == (128 + signal.SIGTERM, "saved\n")
     assert "SIGTERM: leaving" in err
+
+
+def test_a_lost_exit_is_made_up_for_at_the_deadline(start: Python) -> None:
+    """An exception in a destructor is only reported, so the process would go on."""
+    code = START.replace("stop.install()", "") + (
+        "signals.LEAVE_WITHIN_S = 0.2; signals.leave_on_signals()\n"
+        "class Lost:\n    def __del__(self): ready(); time.sleep(60)\n"
+        "Lost(); time.sleep(60)"
+    )
+    process = start(code)
+    process.send_signal(signal.SIGINT)
+    returned, _, err = end_of(process)
+    assert returned == 128 + signal.SIGINT
+    assert "SystemExit: 130" in err

@@ -70,9 +70,17 @@ def not_ignored(*numbers: signal.Signals) -> list[signal.Signals]:
 
 
 def leave_on_signals() -> None:
-    """Make Ctrl-C and SIGTERM raise SystemExit, so that clean-up code runs."""
+    """Make Ctrl-C and SIGTERM raise SystemExit, so that clean-up code runs.
+
+    An exception that is raised in a destructor or a callback is lost, so there is a deadline, too.
+    """
+
+    def leave(came: int, _frame: object) -> None:
+        _daemon(threading.Timer(LEAVE_WITHIN_S, leave_now, [128 + came]))
+        sys.exit(128 + came)
+
     for number in (signal.SIGINT, signal.SIGTERM):
-        signal.signal(number, lambda came, _frame: sys.exit(128 + came))
+        signal.signal(number, leave)
 
 
 def leave_now(code: int) -> None:
