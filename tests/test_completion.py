@@ -40,6 +40,7 @@ OFFERED = {
     "start --mode c": "child compose",
     "--preset pe": "pendulum",
     "--preset=paper": "paper-ff paper-lstm",
+    "presets c": "cartpole",
     "--workers 2 --optimizer ": "adam rmsprop sgd",
     "--stop-at-r": "--stop-at-return",
     "stop --n": "--now",

@@ -80,6 +80,8 @@ def values(action: argparse.Action, words: Sequence[str]) -> list[str]:
         return list(action.choices)
     if action.dest == "preset":
         return ["auto", "none", *command_line.preset_names()]
+    if action.dest == "name":  # of `presets`
+        return command_line.preset_names()
     if action.dest == "run":
         return [run.name for run in rundir.all_runs()]
     if action.dest == "process":  # of the run that `--run` names, or of the newest run
