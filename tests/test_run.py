@@ -153,3 +153,15 @@ def test_an_existing_run_is_refused_unless_resumed_as_it_was(tmp_path: Path, cap
         (line,) = capsys.readouterr().err.splitlines()
         assert all(name in line for name in named)
     assert {*before} <= {*path.rglob("*")} <= {*before, path / rundir.LOCK}
+
+
+def test_workers_that_share_a_core_take_turns(tmp_path: Path) -> None:
+    """With networks as small as the preset's there are no turns."""
+    path = tmp_path / "run"
+    large = ("--hidden-sizes", "1024", "1024", "--ratio-limit", "0.2", "--max-env-steps", "4000")
+    one_core = ("taskset", "-c", str(min(os.sched_getaffinity(0))))
+    with runs.running(path, *large, prefix=one_core) as process:
+        code, said = runs.finish(process)
+    assert code == 0, said
+    rows = [row for i in range(2) for row in read_rows(RunDir(path).metrics(f"worker-{i}"))]
+    assert max(row.get("time/wait", 0.0) for row in rows) > 0.1
