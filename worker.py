@@ -79,7 +79,7 @@ def run(cluster: Cluster, task: Task, config: Config, run_dir: Path) -> int:
 
                 # Before TensorFlow starts threads, because a fork copies only the calling thread.
                 games = EvaluationProcess(play)
-            start_eager_runtime()
+            start_eager_runtime(config.cluster.worker_threads)
             from a3c.learn.training import Worker
 
             make_envs, show = envs.make, None

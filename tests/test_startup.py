@@ -87,7 +87,7 @@ def test_no_process_waits_if_nothing_can_be_written(first: bool) -> None:
 
 
 IMPORT = """
-import gc, sys
+import gc, psutil, sys
 from a3c.process.environment import adopt_environment
 from a3c.process.startup import import_tensorflow, start_eager_runtime
 adopt_environment(1)
@@ -102,6 +102,14 @@ server = tf.distribute.Server.create_local_server(
 with tf.Graph().as_default(), tf.compat.v1.Session(server.target) as session:
     section = tf.CriticalSection(shared_name="section")
     print(session.run(section.execute(lambda: tf.constant(1))))
+with tf.Graph().as_default(), tf.compat.v1.Session() as session:
+    product = tf.matmul(*(tf.random.uniform([1000, 1000]) for _ in range(2))).op
+    session.run(product)
+    before = {thread.id: thread.user_time for thread in psutil.Process().threads()}
+    for _ in range(20):
+        session.run(product)
+    later = [t.user_time - before.get(t.id, 0.0) for t in psutil.Process().threads()]
+    print(sum(seconds > 0.1 for seconds in later))
 from tensorflow.keras import layers
 assert tf.keras.layers.Dense is layers.Dense
 import keras.src.optimizers
@@ -110,10 +118,10 @@ print(layers.Dense(3).units)
 
 
 def test_tensorflow_is_imported_silently_and_keras_only_by_who_uses_it() -> None:
-    """No message about GPUs either: none is wanted."""
+    """No message about GPUs either: none is wanted. Sessions compute with one thread."""
     done = call(sys.executable, "-c", IMPORT)
     assert (done.returncode, done.stderr) == (0, ""), done
-    assert done.stdout.split() == ["True", "False", "False", "1", "3"]
+    assert done.stdout.split() == ["True", "False", "False", "1", "1", "3"]
 
 
 # Pages that the kernel has to give this thread for the last four of five blocks of 64 MiB. The

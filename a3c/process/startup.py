@@ -108,11 +108,18 @@ def import_tensorflow() -> None:
             del sys.modules[_LAST_IMPORT]
 
 
-def start_eager_runtime() -> None:
-    """Start TensorFlow's eager runtime and its threads without messages, if no GPU is wanted."""
+def start_eager_runtime(threads: int = 1) -> None:
+    """Start TensorFlow's eager runtime without messages, if no GPU is wanted.
+
+    Sessions share its `threads`, whatever their own configuration says. By default it would have a
+    thread for each core, which looks for work without a pause for some time after each operation.
+    """
     # Graphs with conditions would start it anyway, and report a missing driver of a GPU.
     import tensorflow
 
+    with contextlib.suppress(RuntimeError):  # it has started already
+        tensorflow.config.threading.set_intra_op_parallelism_threads(threads)
+        tensorflow.config.threading.set_inter_op_parallelism_threads(1)
     if os.environ.get("CUDA_VISIBLE_DEVICES") == "-1":
         with silence():
             tensorflow.config.list_logical_devices("CPU")
