@@ -29,6 +29,7 @@ import model  # noqa: E402
 from a3c.config import Config  # noqa: E402
 from a3c.config.command_line import parse_config  # noqa: E402
 from a3c.learn.agent import Agent, Batch  # noqa: E402
+from a3c.learn.learner import minibatches  # noqa: E402
 from a3c.net.observations import channels_last  # noqa: E402
 from benchmarks.turns import StepCounter  # noqa: E402
 
@@ -56,16 +57,17 @@ def play(flags: Sequence[str]) -> Iterator[int]:
     actions = np.empty((length, num_envs), policy.action_dtype)
     parameters = np.empty((length, num_envs, policy.num_parameters), np.float32)
     ones = np.ones((length, num_envs), np.float32)
-    parts = np.array_split(np.arange(num_envs), num_parts)
+    rng = np.random.default_rng(1)
     while True:
+        begin = state
         for t in range(length):
             rows[t] = seen
             actions[t], _, state, parameters[t] = agent.act(seen, state, starts)
             seen = channels_last(games.step(policy.to_env(actions[t]))[0], space)
-        for part in parts * config.learning.epochs:
-            one = ones[:, part]
-            batch = (rows[:, part], actions[:, part], one, one, one, one == 0, state[part])
-            agent.gradient(Batch(*batch, parameters[:, part], 0 * one, one), 0.01, 0.2)
+        whole = Batch(rows, actions, ones, ones, ones, ones == 0, begin, parameters, 0 * ones, ones)
+        for _ in range(config.learning.epochs):
+            for batch in minibatches(whole, num_parts, rng):
+                agent.gradient(batch, 0.01, 0.2)
         yield length * num_envs
 
 
