@@ -168,3 +168,10 @@ def test_the_cost_of_a_small_network_was_measured_with_small_networks() -> None:
     pong = scale_model.costs_of(30_084, 40.0)  # as in ps-capacity-small.csv
     assert pong.ps_ms == pytest.approx((0.31 + 0.363) / 2)
     assert pong.ps_fixed_ms == pytest.approx(0.27, abs=0.01)
+
+
+def test_the_floor_learns_from_pushes_smaller_than_a_games_share() -> None:
+    from benchmarks import floor_process
+
+    flags = ["--preset", "pong", "--workers", "2", "--rollout-length", "8", "--minibatches", "16"]
+    assert next(floor_process.play(flags)) == 8 * 8
