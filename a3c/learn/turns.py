@@ -20,7 +20,7 @@ from a3c.cluster.topology import Cluster, Task, split_address
 from a3c.config import Config
 from a3c.process.process_records import this_host
 
-FAST_S = 0.005  # CPU time of a gradient and its push, below which there are no turns
+FAST_S = 0.004  # CPU time of a gradient and its push, below which there are no turns
 PATIENCE_S = 5.0  # after it a worker goes on without turns: the process it waits for may hang
 
 
