@@ -23,6 +23,7 @@ import signal  # noqa: E402
 import statistics  # noqa: E402
 import tempfile  # noqa: E402
 import time  # noqa: E402
+from collections import deque  # noqa: E402
 from collections.abc import Iterator, Sequence  # noqa: E402
 from pathlib import Path  # noqa: E402
 from typing import NamedTuple  # noqa: E402
@@ -57,7 +58,7 @@ class Run(NamedTuple):
     workers: int
     seed: int
     solved: bool
-    reached_at: int | None  # env steps at which the training mean first reached the mark
+    reached_at: int | None  # env steps at which the last `stop_window` games first had the mark
     env_steps: int  # of the weights that solved the game, or at the end
     wall_s: float
     updates: int  # steps of the optimizer
@@ -99,7 +100,7 @@ def train(preset: str, workers: int, seed: int, flags: Sequence[str]) -> Run:
                 ["--preset", preset], "real_clusters", "", lambda _: None
             )
             mark = own.run.stop_at_return
-        reached_at = next((at for at, mean in means if mark is not None and mean >= mark), None)
+        reached_at = None if mark is None else first_at(run_dir, config.run.stop_window, mark)
         after = [mean for at, mean in means if reached_at is not None and at >= reached_at]
         return Run(
             *where,
@@ -118,6 +119,17 @@ def train(preset: str, workers: int, seed: int, flags: Sequence[str]) -> Run:
             best_mean_return=round(max(mean for _, mean in means), 2) if means else None,
             lowest_after=round(min(after), 2) if after else None,
         )
+
+
+def first_at(run_dir: Path, window: int, mark: float) -> int | None:
+    """The env step at which the mean of training's last `window` games first reached the mark."""
+    games = [row for row in read_rows(run_dir / "metrics" / "episodes.jsonl") if "return" in row]
+    last: deque[float] = deque(maxlen=window)
+    for game in games:
+        last.append(game["return"])
+        if len(last) == window and statistics.fmean(last) >= mark:
+            return int(game["env_steps"])
+    return None
 
 
 def run_cluster(config: Config, run_dir: Path) -> None:

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from a3c.run.rundir import REPOSITORY
-from benchmarks import machine, pair, scale_model, scale_solve, turns
+from benchmarks import machine, pair, real_clusters, scale_model, scale_solve, turns
 from benchmarks.scale_queues import Costs, Shape, Simulation
 from tests.faults import simulated_network
 from tests.runs import assert_ends_with_its_family, call
@@ -120,6 +120,19 @@ def test_a_rate_is_that_of_whole_rollouts_not_of_a_freeze_before(tmp_path: Path)
     path.write_text("".join(f'{{"time": {t}, "env_steps": {n}}}\n' for t, n in rows))
     assert turns.rate_between(path, 40.5, 46.0) == pytest.approx(100)
     assert turns.rate_between(path, 41.5, 45.5) == pytest.approx(100)
+
+
+def test_the_mark_is_reached_by_a_whole_window_of_games(tmp_path: Path) -> None:
+    (tmp_path / "metrics").mkdir()
+    games = [(10, 9.0), (20, 1.0), (30, 4.0), (40, 6.0), (50, 0.0)]
+    lines = [
+        '{"env_steps": 0, "ps_life": 1}',
+        *('{"env_steps": %d, "return": %f}' % g for g in games),
+    ]
+    (tmp_path / "metrics" / "episodes.jsonl").write_text("\n".join(lines) + "\n")
+    assert real_clusters.first_at(tmp_path, 2, 5.0) == 20
+    assert real_clusters.first_at(tmp_path, 3, 4.6) == 30
+    assert real_clusters.first_at(tmp_path, 5, 5.0) is None
 
 
 COSTS = Costs(play_ms=80.0, worker_ms=5.0, ps_ms=5.0, ps_fixed_ms=1.0, wire_bytes=2.5e6)
