@@ -124,11 +124,9 @@ def test_a_rate_is_that_of_whole_rollouts_not_of_a_freeze_before(tmp_path: Path)
 
 def test_the_mark_is_reached_by_a_whole_window_of_games(tmp_path: Path) -> None:
     (tmp_path / "metrics").mkdir()
-    games = [(10, 9.0), (20, 1.0), (30, 4.0), (40, 6.0), (50, 0.0)]
-    lines = [
-        '{"env_steps": 0, "ps_life": 1}',
-        *('{"env_steps": %d, "return": %f}' % g for g in games),
-    ]
+    games = ((10, 9.0), (20, 1.0), (30, 4.0), (40, 6.0), (50, 0.0))
+    lines = ['{"env_steps": 0, "event": "attached"}']
+    lines += [f'{{"env_steps": {step}, "return": {score}}}' for step, score in games]
     (tmp_path / "metrics" / "episodes.jsonl").write_text("\n".join(lines) + "\n")
     assert real_clusters.first_at(tmp_path, 2, 5.0) == 20
     assert real_clusters.first_at(tmp_path, 3, 4.6) == 30
