@@ -1,17 +1,19 @@
 """Settings for every test."""
 
+import contextlib
 import os
 import signal
 import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import settings
 
-from tests.runs import REPOSITORY, Python
-from tests.tmux_runs import Tmux
+from tests import Patch
+from tests.runs import REPOSITORY, Python, started
 
 # A busy machine makes single examples slow; that is no failure.
 settings.register_profile("a3c", deadline=None)
@@ -28,34 +30,27 @@ signal.signal(signal.SIGTERM, signal.default_int_handler)
 
 
 @pytest.fixture
-def tmux(tmp_path: Path) -> Iterator[Tmux]:
-    socket, work = tmp_path / "socket", tmp_path / "work"
-    socket.mkdir()
-    work.mkdir()
-    mine = Tmux(socket, work)
-    yield mine
-    mine("kill-server")
+def here(tmp_path: Path, monkeypatch: Patch) -> Path:
+    """The current folder, which is empty."""
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    """The directory of a run that is not there yet."""
+    return tmp_path / "run"
 
 
 @pytest.fixture
 def python() -> Iterator[Python]:
     """Starts code in a Python of its own, with pipes; all of them are killed after the test."""
-    started: list[subprocess.Popen[bytes]] = []
+    # With a buffer, communicate would miss what readline has read ahead.
+    pipes = {"cwd": REPOSITORY, "stdin": subprocess.PIPE, "text": False, "bufsize": 0}
+    with contextlib.ExitStack() as stack:
 
-    def start(code: str, *arguments: object) -> subprocess.Popen[bytes]:
-        command = [sys.executable, "-c", code, *map(str, arguments)]
-        process = subprocess.Popen(
-            command,
-            cwd=REPOSITORY,
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            bufsize=0,  # or communicate would miss what readline has read ahead
-        )
-        started.append(process)
-        return process
+        def start(code: str, *arguments: object) -> Any:
+            command = [sys.executable, "-c", code, *map(str, arguments)]
+            return stack.enter_context(started(command, **pipes))[0]
 
-    yield start
-    for process in started:
-        process.kill()
-        process.communicate()
+        yield start

@@ -38,10 +38,11 @@ def wait_until(condition: Callable[[], Any], what: str, timeout_s: float = DEADL
     raise AssertionError(f"waited {timeout_s:g} s for {what}")
 
 
-def call(*command: str, **settings: Any) -> subprocess.CompletedProcess[str]:
-    """Run a command to its end, and capture its output as text."""
+def call(*command: str, check: bool = False, **settings: Any) -> subprocess.CompletedProcess[str]:
+    """Run a command to its end, and capture its output as text; `check` asserts that it is 0."""
     usual = {"capture_output": True, "text": True, "check": False, "timeout": DEADLINE_S}
     done: subprocess.CompletedProcess[str] = subprocess.run(command, **{**usual, **settings})
+    assert not check or done.returncode == 0, f"{done.stdout}{done.stderr}"
     return done
 
 
@@ -89,9 +90,12 @@ def finish(process: subprocess.Popen[str]) -> tuple[int, str]:
     return process.returncode, said
 
 
-def run(run_dir: Path, *arguments: str) -> tuple[int, str]:
-    with running(run_dir, *arguments) as process:
-        return finish(process)
+def run(path: Path, *flags: str, prefix: Sequence[str] = ()) -> str:
+    """Run the launcher to an end without an error; returns what it says."""
+    with running(path, *flags, prefix=prefix) as process:
+        code, said = finish(process)
+    assert code == 0, said
+    return said
 
 
 def is_training(run_dir: Path, workers: int = 2) -> bool:

@@ -1,4 +1,4 @@
-"""evaluate.py on real checkpoints: scores, videos, following a run."""
+"""evaluate.py on real checkpoints: scores, videos, following a run, and keeping its best."""
 
 import contextlib
 import io
@@ -26,18 +26,19 @@ import plot
 from a3c import config as settings
 from a3c.env.environments import make_vec
 from a3c.play import following, locate
-from a3c.play.playground import EvaluationSetup, confirm
+from a3c.play.playground import EvaluationSetup, confirm, summarise
 from a3c.process import heartbeat
 from a3c.run import checkpoint, rundir
+from a3c.run.metrics import Episode
 from a3c.run.rows import read_rows
 from a3c.run.rundir import RunDir
-from tests import Log, Out, Patch, clusters, videos
+from tests import Log, Out, Patch, clusters, snapshots, videos
 from tests.clusters import small_config
 from tests.fake_runs import configure, manifest_of
 from tests.runs import REPOSITORY, call, call_script, launcher, started, wait_until
 from tests.snapshots import write_values
 from tests.test_loaded_agent import untrained
-from tests.test_scaling import OF_OTHERS
+from tests.test_tmux_run import OF_OTHERS
 from tests.videos import HEADLESS
 
 
@@ -61,17 +62,20 @@ def atari(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder / "7"
 
 
+@pytest.fixture(autouse=True)
+def as_before(monkeypatch: Patch) -> Iterator[None]:
+    """Commands that are called in this process change neither its environment nor its signals."""
+    monkeypatch.setattr(evaluate, "leave_on_signals", lambda: None)
+    with mock.patch.dict(os.environ):
+        yield
+
+
 def result(*arguments: str) -> dict[str, Any]:
     """What `evaluate.py --json` prints, in this process: it has imported TensorFlow already."""
     said = io.StringIO()
-    with (
-        mock.patch.dict(os.environ),
-        mock.patch.object(evaluate, "leave_on_signals"),
-        contextlib.redirect_stdout(said),
-    ):
+    with contextlib.redirect_stdout(said):
         assert evaluate.main([*arguments, "--json"]) == 0
-    found: dict[str, Any] = json.loads(said.getvalue())
-    return found
+    return json.loads(said.getvalue())
 
 
 def test_the_same_seed_gives_the_same_games_and_another_does_not(trained: Path) -> None:
@@ -86,8 +90,7 @@ def test_the_same_seed_gives_the_same_games_and_another_does_not(trained: Path) 
 def test_the_confirming_games_can_be_played_again(trained: Path) -> None:
     """The chief's fork plays the same games with the same weights as another process does."""
     path = [*checkpoint.by_step(trained / "checkpoints").values()][-1]
-    with mock.patch.dict(os.environ):
-        played = confirm(path, 3, rundir.read_config(RunDir(trained)), envs.make, model.build)
+    played = confirm(path, 3, rundir.read_config(RunDir(trained)), envs.make, model.build)
     assert checkpoint.verify(path).evaluation == json.loads(json.dumps(played))
     assert not (trained / "candidate").exists()
 
@@ -113,8 +116,7 @@ def test_an_agent_that_only_acts_samples_the_same_actions() -> None:
 def test_scores_are_raw_and_a_video_shows_a_game_at_its_speed(atari: Path, tmp_path: Path) -> None:
     arguments = ("--episodes", "2", "--json", "--record", str(tmp_path), "--seconds", "3")
     environment = {**os.environ, "TF_CONFIG": OF_OTHERS}
-    done = call_script("evaluate.py", str(atari), *arguments, env=environment)
-    assert done.returncode == 0, done.stderr
+    done = call_script("evaluate.py", str(atari), *arguments, env=environment, check=True)
     found = json.loads(done.stdout)
     (path,) = tmp_path.iterdir()
     for line in done.stderr.splitlines():
@@ -138,8 +140,7 @@ def test_each_checkpoint_that_may_solve_a_run_plays_games_of_its_own(tmp_path: P
     found: list[dict[str, Any]] = []
     for step in (7, 8, 7):
         path = write_values(tmp_path / str(len(found)), values, manifest_of(config, step))
-        with mock.patch.dict(os.environ):
-            found.append(confirm(path, 5, config, envs.make, model.build))
+        found.append(confirm(path, 5, config, envs.make, model.build))
     assert found[0]["seed"] != found[1]["seed"]
     assert found[0]["mean"] != found[1]["mean"]
     assert found[0] == found[2]
@@ -156,15 +157,14 @@ def test_filters_and_saliency_are_drawn(atari: Path, tmp_path: Path) -> None:
 
 
 def test_for_vectors_saliency_is_refused(trained: Path, tmp_path: Path, capsys: Out) -> None:
-    with mock.patch.dict(os.environ):
-        looks = ["--what", "filters", "saliency", "--output", str(tmp_path)]
-        assert plot.main([str(trained), *looks]) == 2
-        said = capsys.readouterr()
-        assert said.out == f"{tmp_path / 'filters.png'}\n"
-        (line,) = said.err.splitlines()
-        assert "saliency is of images" in line
-        assert plot.main([str(trained), str(trained), "--what", "filters"]) == 2
-        assert len(capsys.readouterr().err.splitlines()) == 1
+    looks = ["--what", "filters", "saliency", "--output", str(tmp_path)]
+    assert plot.main([str(trained), *looks]) == 2
+    said = capsys.readouterr()
+    assert said.out == f"{tmp_path / 'filters.png'}\n"
+    (line,) = said.err.splitlines()
+    assert "saliency is of images" in line
+    assert plot.main([str(trained), str(trained), "--what", "filters"]) == 2
+    assert len(capsys.readouterr().err.splitlines()) == 1
 
 
 def test_the_evaluator_kept_the_best_where_evaluate_finds_it(trained: Path) -> None:
@@ -209,14 +209,13 @@ def end_as(path: Path, reason: str) -> None:
 
 
 @pytest.fixture
-def follower(trained: Path, tmp_path: Path) -> Iterator[tuple[subprocess.Popen[str], Path]]:
+def follower(trained: Path, path: Path) -> Iterator[tuple[subprocess.Popen[str], Path]]:
     """An evaluator that has played the last checkpoint of a run that isn't over; its run."""
-    path = tmp_path / "run"
     shutil.copytree(trained, path)
     shutil.rmtree(path / "best")
     end_as(path, "stop")
     command = [sys.executable, str(REPOSITORY / "evaluate.py"), str(path), "--follow"]
-    environment = {**os.environ, heartbeat.VARIABLE: str(tmp_path / "heartbeat")}  # of a keeper
+    environment = {**os.environ, heartbeat.VARIABLE: f"{path}.heartbeat"}  # of a keeper
     with started([*command, "--episodes", "1"], env=environment) as (evaluator,):
         assert evaluator.stderr is not None
         assert "env step" in evaluator.stderr.readline()
@@ -242,9 +241,8 @@ def test_a_signal_ends_the_evaluator_which_has_kept_the_best(follower: Any) -> N
     assert checkpoint.verify(kept).step == rows[-1]["env_steps"]
 
 
-def test_a_best_is_kept_before_its_score(trained: Path, tmp_path: Path, monkeypatch: Patch) -> None:
+def test_a_best_is_kept_before_its_score(trained: Path, path: Path, monkeypatch: Patch) -> None:
     """A recorded checkpoint isn't played again, so a signal in between would lose the best."""
-    path = tmp_path / "run"
     shutil.copytree(trained, path, ignore=shutil.ignore_patterns("best", "metrics", "events"))
     monkeypatch.setattr(locate, "keep_best", mock.Mock(side_effect=SystemExit))
     run = RunDir(path)
@@ -285,10 +283,8 @@ def test_an_environments_error_is_one_line(where: str, monkeypatch: Patch, capsy
         monkeypatch.setattr(made, where, fail)
         return made
 
-    monkeypatch.setattr(evaluate, "leave_on_signals", lambda: None)
     monkeypatch.setattr(envs, "make", fail if where == "make" else broken)
-    with mock.patch.dict(os.environ):
-        assert evaluate.main(["zoo/cartpole", "--episodes", "1"]) == 1
+    assert evaluate.main(["zoo/cartpole", "--episodes", "1"]) == 1
     (line,) = capsys.readouterr().err.splitlines()
     assert line.startswith("evaluate.py: the environment raised an error: tests/test_evaluate.py:")
     assert line.endswith(": OSError: no camera")
@@ -297,7 +293,6 @@ def test_an_environments_error_is_one_line(where: str, monkeypatch: Patch, capsy
 @pytest.fixture
 def stopped(tmp_path: Path, monkeypatch: Patch) -> RunDir:
     """A run that was stopped after its first checkpoint, whose evaluator never waits."""
-    monkeypatch.setattr(evaluate, "leave_on_signals", lambda: None)
     monkeypatch.setattr(following, "time", mock.Mock(sleep=mock.Mock(side_effect=AssertionError)))
     run = RunDir(tmp_path)
     untrained(run.checkpoints, env_id="CartPole-v1")
@@ -306,14 +301,9 @@ def stopped(tmp_path: Path, monkeypatch: Patch) -> RunDir:
     return run
 
 
-def follow(run: RunDir) -> int:
-    with mock.patch.dict(os.environ):
-        return evaluate.main([str(run.path), "--follow", "--episodes", "1"])
-
-
 def test_following_a_stopped_run_by_hand_plays_what_there_is(stopped: RunDir, caplog: Log) -> None:
     caplog.set_level("INFO")
-    assert follow(stopped) == 0
+    assert evaluate.main([str(stopped.path), "--follow", "--episodes", "1"]) == 0
     assert caplog.messages[-1] == f"run {stopped.path} is stopped: no more checkpoints"
     assert [row["env_steps"] for row in read_rows(stopped.metrics("evaluator-0"))][-1] == 7
 
@@ -322,7 +312,7 @@ def test_a_second_evaluator_waits_or_leaves(stopped: RunDir, tmp_path: Path, cap
     beats, path = tmp_path / "heartbeat", stopped.path / "processes" / ".evaluator"
     with path.open("w") as first, path.open("w") as another:
         assert rundir.lock(first.fileno())
-        assert follow(stopped) == 2
+        assert evaluate.main([str(stopped.path), "--follow"]) == 2
         (line,) = capsys.readouterr().err.splitlines()
         assert "has an evaluator already: leave it out, and give --watch to see games" in line
 
@@ -336,3 +326,54 @@ def test_a_second_evaluator_waits_or_leaves(stopped: RunDir, tmp_path: Path, cap
             evaluate.only_evaluator(stopped),
         ):
             assert not rundir.lock(another.fileno())
+
+
+@pytest.fixture
+def run(tmp_path: Path) -> RunDir:
+    (tmp_path / "checkpoints").mkdir()
+    (tmp_path / "config.json").write_text("{}")
+    return RunDir(tmp_path)
+
+
+def kept(run: RunDir, step: int, score: float) -> locate.Best:
+    manifest = checkpoint.verify(snapshots.write(run.checkpoints, step))
+    values = {"policy/weights": np.full((2, 3), score, np.float32), "global_step": np.array(step)}
+    return locate.keep_best(run, manifest, values, summarise([Episode(score, 5)]))
+
+
+def test_only_the_newest_best_stays_and_is_not_pruned(run: RunDir) -> None:
+    kept(run, 100, 7.0)
+    kept(run, 200, 8.0)
+    snapshots.write(run.checkpoints, 300)
+    checkpoint.prune(run.checkpoints, keep=1)
+    path = run.path / "best" / "200"
+    assert (checkpoint.verify(path).step, [*path.parent.iterdir()]) == (200, [path])
+    assert checkpoint.load_variables(path)["policy/weights"].tolist() == [[8.0] * 3] * 2
+    assert locate.find_best(run) == (path, 200, 8.0, 1)
+
+
+def test_a_killed_evaluator_leaves_a_complete_best(run: RunDir, monkeypatch: Patch) -> None:
+    """Whether it was killed while it wrote, between two renames, or while it removed."""
+    kept(run, 100, 7.0).path.rename(run.path / "best" / ".replaced-100")
+    shutil.copytree(run.path / "best" / ".replaced-100", run.path / "best" / ".writing-100-1")
+    found = locate.find_best(run)
+    assert found is not None
+    assert (found.step, checkpoint.verify(found.path).step) == (100, 100)
+    monkeypatch.setattr(shutil, "rmtree", lambda *_, **__: None)
+    best = kept(run, 200, 8.0)
+    assert locate.find_best(run) == best
+    monkeypatch.undo()
+    kept(run, 300, 9.0)
+    assert [path.name for path in (run.path / "best").iterdir()] == ["300"]
+
+
+def test_which_best_finds_the_evaluators_best(run: RunDir) -> None:
+    snapshots.write(run.checkpoints, 300, mean_return_100=99.0)
+    found = locate.find_checkpoint(str(run.path), "best")
+    assert found.manifest.step == 300
+    assert found.best_by == "mean return of the last 100 games in training, 99.00"
+    kept(run, 100, 7.0)
+    found = locate.find_checkpoint(str(run.path), "best")
+    assert found.best_by == "mean return of the evaluator's 1 game, 7.00"
+    assert found.path == run.path / "best" / "100"
+    assert locate.find_checkpoint(str(found.path)).manifest.step == 100

@@ -1,20 +1,27 @@
-"""A network of the user's own that isn't right is one line with file and line, before any start."""
+"""A network of the user's own that isn't right is one line with file and line, before any start.
+
+A Keras model acts and learns as in Keras, and its weights have names that last.
+"""
 
 import re
 import sys
 from pathlib import Path
 from typing import Any
 
+import keras
+import numpy as np
 import pytest
 from gymnasium.spaces import Box, Discrete
 
 import model
 from a3c.errors import UserError
 from a3c.learn import own_network
+from a3c.learn.agent import Agent
+from examples import keras_network
 from tests import Patch
-from tests.clusters import small_config
+from tests.clusters import batch_of, small_config
 
-SPACES = (Box(-1.0, 1.0, (3,)), Discrete(2))
+SPACE, ACTIONS = Box(-1.0, 1.0, (3,)), Discrete(2)
 WHOLE = """\
 from a3c.net import layers
 from a3c.net.distributions import for_space
@@ -40,19 +47,17 @@ DEF, RETURN, OUTPUT, HIDDEN = (
 
 
 @pytest.fixture(autouse=True)
-def here(tmp_path: Path, monkeypatch: Patch) -> Path:
-    """The current folder, empty; what is imported from it is forgotten."""
-    monkeypatch.chdir(tmp_path)
+def own_code(here: Path, monkeypatch: Patch) -> None:
+    """What is imported from the current folder is forgotten."""
     monkeypatch.setattr(sys, "path", sys.path[:])
     monkeypatch.delitem(sys.modules, "mine", raising=False)
-    return tmp_path
 
 
 def check(source: str, **settings: Any) -> None:
     """Build and run a network, as a worker does first."""
     Path("mine.py").write_text(source)
     config = small_config(network="mine:build", **settings)
-    own_network.check(model.build(*SPACES, config.network), SPACES[0], config)
+    own_network.check(model.build(SPACE, ACTIONS, config.network), SPACE, config)
 
 
 def test_a_correct_network_is_accepted_recurrent_or_not() -> None:
@@ -107,3 +112,108 @@ def test_a_mistake_is_one_line_that_says_where_and_what(old: str, new: str, said
     with pytest.raises(UserError, match=rf"^network mine:build.*{re.escape(said)}") as raised:
         check(WHOLE.replace(old, new))
     assert "\n" not in str(raised.value)
+
+
+IMAGES = Box(0, 255, (4, 20, 20), np.uint8)
+CONFIG = small_config(network="examples.keras_network:build", max_gradient_norm=0.0)
+
+
+def images(*_: Any) -> Any:
+    """A model with convolutions, a normalisation, and layers without names."""
+    pixels = keras.Input((20, 20, 4))
+    x = keras.layers.Conv2D(4, 4, 2, activation="relu")(pixels)
+    x = keras.layers.Conv2D(4, 3, 2, activation="relu")(x)
+    x = keras.layers.Dropout(0.5)(keras.layers.LayerNormalization()(x))
+    x = keras.layers.Flatten()(x)
+    return keras.Model(pixels, [keras.layers.Dense(2)(x), keras.layers.Dense(1)(x)])
+
+
+def test_a_model_acts_and_learns_as_in_keras() -> None:
+    network = model.build(SPACE, ACTIONS, CONFIG.network)
+    agent = own_network.check(network, SPACE, CONFIG)
+    theirs = keras_network.build(SPACE, ACTIONS, CONFIG.network)
+    rng = np.random.default_rng(0)
+    seen = rng.normal(size=(5, 3, 3)).astype(np.float32)
+    flat = seen.reshape(15, 3)
+    logits, values = (np.asarray(output) for output in theirs(flat))
+    nothing = np.zeros((15, 0), np.float32), np.zeros(15, bool)
+    action = agent.act(flat, *nothing)
+    np.testing.assert_allclose(action.policy_parameters, logits, rtol=1e-5)
+    np.testing.assert_allclose(action.values, values[:, 0], rtol=1e-5)
+    shapes = [tuple(weight.shape) for weight in theirs.trainable_weights]
+    assert list(agent.shapes.values()) == shapes
+    # The gradient of the value loss alone is (V - R) times the last layer's inputs.
+    batch = batch_of(agent, seen, returns=np.ones((5, 3), np.float32))
+    gradient = agent.gradient(batch, 0.0, 0.0).flat
+    hidden = keras.Model(theirs.inputs[0], theirs.get_layer("value").input)
+    errors = values[:, 0] - 1.0
+    expected = 0.5 * np.append(np.asarray(hidden(flat)).T @ errors, errors.sum()) / 15
+    np.testing.assert_allclose(gradient[-65:], expected, rtol=1e-4, atol=1e-6)
+
+
+def test_names_of_weights_do_not_depend_on_earlier_models() -> None:
+    agents = []
+    for _ in range(2):
+        network = own_network.of_keras(images(), IMAGES, ACTIONS, CONFIG.network)
+        agents.append(Agent(network, IMAGES, CONFIG, seed=1))
+    assert list(agents[0].shapes) == list(agents[1].shapes)
+    assert {"conv2d/kernel", "conv2d_1/kernel", "dense_1/bias"} <= set(agents[0].shapes)
+    flat = np.concatenate([np.ravel(value) for value in agents[0].parameters().values()])
+    agents[1].load(flat, np.zeros(0))
+    frames = np.random.default_rng(0).integers(0, 255, (3, 4, 20, 20), dtype=np.uint8)
+    given = frames, np.zeros((3, 0), np.float32), np.zeros(3, bool)
+    one, other = (agent.act(*given).policy_parameters for agent in agents)
+    np.testing.assert_array_equal(one, other)
+
+
+@pytest.mark.parametrize(
+    ("last", "said"),
+    [
+        ([2], "the model has not two outputs: give it the policy's and the value; fix it"),
+        ([3, 1], "forward gave policy_parameters as float32 "),
+        ([2, 2], "values"),
+        ("frozen", "batch_normalization/moving_mean does not train, and is not shared: leave"),
+        ("narrow", "incompatible with"),
+    ],
+)
+def test_a_model_that_does_not_fit_is_one_line(last: Any, said: str, monkeypatch: Patch) -> None:
+    def build(*_: Any) -> Any:
+        keras.backend.clear_session()
+        x = inputs = keras.Input((2,) if last == "narrow" else (3,))
+        if last == "frozen":
+            x = keras.layers.BatchNormalization()(x)
+        sizes = [2, 1] if isinstance(last, str) else last
+        return keras.Model(inputs, [keras.layers.Dense(size)(x) for size in sizes])
+
+    monkeypatch.setattr(keras_network, "build", build)
+    with pytest.raises(UserError) as refusal:
+        own_network.check(model.build(SPACE, ACTIONS, CONFIG.network), SPACE, CONFIG)
+    line = str(refusal.value)
+    assert line.startswith("network examples.keras_network:build")
+    assert said in line
+    assert "\n" not in line
+
+
+class Affine(keras.layers.Layer):
+    """A layer with two weights without names, and two of the same name."""
+
+    def build(self, _shape: Any) -> None:
+        self.own = [self.add_weight(shape=(3,)) for _ in range(2)]
+        self.own += [self.add_weight(shape=(3,), name="w") for _ in range(2)]
+
+    def call(self, x: Any) -> Any:
+        return x * self.own[0] + self.own[1] * self.own[2] - self.own[3]
+
+
+def test_weights_without_names_of_their_own_are_numbered_within_the_model() -> None:
+    named = []
+    for _ in range(2):
+        pixels = keras.Input((3,))
+        value, policy = Affine()(pixels), Affine()(pixels)  # made in this order
+        outputs = [keras.layers.Dense(size)(x) for size, x in ((2, policy), (1, value))]
+        made = own_network.of_keras(keras.Model(pixels, outputs), SPACE, ACTIONS, CONFIG.network)
+        named.append(list(Agent(made, SPACE, CONFIG, seed=1).shapes))
+    assert named[0] == named[1]
+    assert len(set(named[0])) == 12
+    ends = [name.partition("/")[2] for name in named[0][:8]]
+    assert ends == ["variable_2", "variable_3", "w", "w_1", "variable", "variable_1", "w", "w_1"]

@@ -1,4 +1,7 @@
-"""Whole runs through the launcher: real processes, real gRPC, CartPole."""
+"""Whole runs through the launcher: real processes, real gRPC, CartPole.
+
+How runs end that are not asked to is the table in docs/launcher.md; test_tmux_run has the rest.
+"""
 
 import contextlib
 import json
@@ -6,6 +9,8 @@ import os
 import signal
 import time
 from pathlib import Path
+
+import pytest
 
 import launch_cluster
 from a3c.config import identity
@@ -16,16 +21,16 @@ from a3c.run.rundir import RunDir
 from a3c.watch import status
 from tests import Out, Patch, runs
 from tests.clusters import config
+from tests.isolation import NO_NAMESPACE, assert_vanishes, network_of, record_of
 from tests.snapshots import write
+from tests.terminals import terminal
 
 
-def test_a_run_ends_by_itself_and_counts_every_step(tmp_path: Path, monkeypatch: Patch) -> None:
-    path = tmp_path / "run"
+def test_a_run_ends_by_itself_and_counts_every_step(path: Path, monkeypatch: Patch) -> None:
     monkeypatch.setenv("SOME_TOKEN", runs.ONLY_IN_ENVIRONMENT)
     settings = ("--env-id", "Acrobot-v1", "--rollout-length", "5", "--envs-per-worker", "3")
     three_pushes = ("--samples-per-step", "40", "--epochs", "1", "--stop-at-return", "none")
-    code, said = runs.run(path, "--max-env-steps", "30000", *settings, *three_pushes)
-    assert code == 0, said
+    runs.run(path, "--max-env-steps", "30000", *settings, *three_pushes)
     summary = json.loads((path / "summary.json").read_text())
     last = runs.manifest(path)
     assert summary["state"] == "done"
@@ -43,15 +48,13 @@ def test_a_run_ends_by_itself_and_counts_every_step(tmp_path: Path, monkeypatch:
     runs.assert_private(path)
 
 
-def test_two_ps_end_without_a_worker_that_cannot_start(tmp_path: Path, monkeypatch: Patch) -> None:
-    path = tmp_path / "run"
+def test_two_ps_end_without_a_worker_that_cannot_start(path: Path, monkeypatch: Patch) -> None:
     hold = (
         "import sys, time\nif sys.argv[1:5] == '--job worker --task 1'.split(): time.sleep(600)\n"
     )
-    (tmp_path / "sitecustomize.py").write_text(hold)
-    monkeypatch.setenv("PYTHONPATH", str(tmp_path))
-    code, said = runs.run(path, "--ps", "2", "--max-env-steps", "2000")
-    assert code == 0, said
+    (path.parent / "sitecustomize.py").write_text(hold)
+    monkeypatch.setenv("PYTHONPATH", str(path.parent))
+    runs.run(path, "--ps", "2", "--max-env-steps", "2000")
     records = process_records.read_records(path)
     states = {record.name: (record.state, record.restarts) for record in records}
     done_at_once = dict.fromkeys(("ps-0", "ps-1", "worker-0"), ("done", 0))
@@ -63,13 +66,13 @@ def test_two_ps_end_without_a_worker_that_cannot_start(tmp_path: Path, monkeypat
     assert runs.everything_ended(path)
 
 
-def test_a_second_ctrl_c_ends_all_at_once(tmp_path: Path, monkeypatch: Patch) -> None:
-    path = tmp_path / "run"
-    monkeypatch.setenv("A3C_TEST_FAULTS", str(tmp_path))
+def test_a_second_ctrl_c_ends_all_at_once(path: Path, monkeypatch: Patch) -> None:
+    monkeypatch.setenv("A3C_TEST_FAULTS", str(path.parent))
     faulty = ("--env-id", "tests.faults.faulty_envs:Faulty-v0", "--preset", "cartpole")
     with runs.running(path, *faulty, "--max-env-steps", "100000000") as process:
         runs.wait_until(lambda: runs.is_training(path), "training")
-        (tmp_path / "hang.1").touch()  # a worker that only its keeper ends, after a grace of 15 s
+        # A worker that only its keeper ends, after a grace of 15 s.
+        (path.parent / "hang.1").touch()
         time.sleep(0.5)
         process.send_signal(signal.SIGINT)
         time.sleep(1.0)
@@ -82,11 +85,10 @@ def test_a_second_ctrl_c_ends_all_at_once(tmp_path: Path, monkeypatch: Patch) ->
     assert runs.everything_ended(path)
 
 
-def test_a_resume_keeps_other_settings(tmp_path: Path, monkeypatch: Patch, capsys: Out) -> None:
-    monkeypatch.chdir(tmp_path)
+def test_a_resume_keeps_other_settings(here: Path, capsys: Out) -> None:
     chosen = config(env_id="CartPole-v1", learning_rate=0.01, workers=1)
-    rundir.create(tmp_path / "runs/mine", chosen, "cartpole", resume=False)
-    (tmp_path / "more.toml").write_text("[learning]\ngamma = 0.5\nentropy_weight = 0.02\n")
+    rundir.create(here / "runs/mine", chosen, "cartpole", resume=False)
+    (here / "more.toml").write_text("[learning]\ngamma = 0.5\nentropy_weight = 0.02\n")
     flags = ("--config", "more.toml", "--entropy-weight", "0.03", "--dry-run")
     for where in ((), ("--run-dir", "runs/mine")):
         assert launch_cluster.main(["--mode", "child", "--resume", *where, *flags]) == 0
@@ -96,12 +98,9 @@ def test_a_resume_keeps_other_settings(tmp_path: Path, monkeypatch: Patch, capsy
         assert "worker-1" not in shown
 
 
-def test_a_run_whose_processes_were_all_killed_goes_on_from_a_checkpoint(tmp_path: Path) -> None:
+def test_a_run_whose_processes_were_all_killed_goes_on_from_a_checkpoint(path: Path) -> None:
     """A resumed run that has nothing left to play saves what it restored, to the last bit."""
-    path = tmp_path / "run"
-    with runs.running(
-        path, "--max-env-steps", "100000000", "--checkpoint-interval", "1"
-    ) as process:
+    with runs.running(path, *runs.ENDLESS, "--checkpoint-interval", "1") as process:
         runs.wait_until(lambda: len(checkpoint.by_step(path / "checkpoints")) > 1, "two of them")
         for record in process_records.read_records(path):
             for pid in (record.keeper.pid, record.pid):
@@ -113,8 +112,7 @@ def test_a_run_whose_processes_were_all_killed_goes_on_from_a_checkpoint(tmp_pat
     assert status.read(RunDir(path)).state in ("failed", "stopped")
     older, newest = [*checkpoint.by_step(path / "checkpoints").values()][-2:]
     values = checkpoint.load_variables(newest)
-    code, said = runs.run(path, "--resume", "--max-env-steps", newest.name)
-    assert code == 0, said
+    runs.run(path, "--resume", "--max-env-steps", newest.name)
     assert runs.manifest(path).reason == "max_env_steps"
     assert [*checkpoint.by_step(path / "checkpoints").values()][-1] == newest
     again = checkpoint.load_variables(newest)
@@ -124,10 +122,7 @@ def test_a_run_whose_processes_were_all_killed_goes_on_from_a_checkpoint(tmp_pat
     data = newest / "variables.data-00000-of-00001"
     data.write_bytes(data.read_bytes()[:-1])
     before, goal = runs.manifest(path), int(newest.name) + 3000
-    code, said = runs.run(
-        path, "--resume", "--max-env-steps", str(goal), "--stop-at-return", "none"
-    )
-    assert code == 0, said
+    said = runs.run(path, "--resume", "--max-env-steps", str(goal), "--stop-at-return", "none")
     assert f"checkpoint {newest} is damaged" in said
     log = (path / "logs" / "worker-0.log").read_text()
     assert f"restored the ps from {older}" in log
@@ -140,8 +135,7 @@ def test_a_run_whose_processes_were_all_killed_goes_on_from_a_checkpoint(tmp_pat
     assert steps == sorted(steps)
 
 
-def test_an_existing_run_is_refused_unless_resumed_as_it_was(tmp_path: Path, capsys: Out) -> None:
-    path = tmp_path / "run"
+def test_an_existing_run_is_refused_unless_resumed_as_it_was(path: Path, capsys: Out) -> None:
     rundir.create(path, config(env_id="CartPole-v1"), None, resume=False)
     write(path / "checkpoints", 10, identity=identity(config(env_id="CartPole-v1")))
     before = sorted(path.rglob("*"))
@@ -155,13 +149,56 @@ def test_an_existing_run_is_refused_unless_resumed_as_it_was(tmp_path: Path, cap
     assert {*before} <= {*path.rglob("*")} <= {*before, path / rundir.LOCK}
 
 
-def test_workers_that_share_a_core_take_turns(tmp_path: Path) -> None:
+def test_workers_that_share_a_core_take_turns(path: Path) -> None:
     """With networks as small as the preset's there are no turns."""
-    path = tmp_path / "run"
     large = ("--hidden-sizes", "1024", "1024", "--ratio-limit", "0.2", "--max-env-steps", "4000")
     one_core = ("taskset", "-c", str(min(os.sched_getaffinity(0))))
-    with runs.running(path, *large, prefix=one_core) as process:
-        code, said = runs.finish(process)
-    assert code == 0, said
+    runs.run(path, *large, prefix=one_core)
     rows = [row for i in range(2) for row in read_rows(RunDir(path).metrics(f"worker-{i}"))]
     assert max(row.get("time/wait", 0.0) for row in rows) > 0.1
+
+
+def test_killing_the_launcher_of_child_mode_ends_everything_in_order(path: Path) -> None:
+    with runs.running(path, *runs.ENDLESS, "--workers", "1") as process:
+        runs.wait_until(lambda: runs.is_training(path, workers=1), "training")
+        network = network_of(record_of(path, "ps-0").pid or 0)
+        process.kill()
+        runs.wait_until_stopped(path)
+    if not NO_NAMESPACE:
+        assert_vanishes(network)
+
+
+@pytest.mark.parametrize("closed", [True, False])
+def test_a_closed_terminal_and_ctrl_c_end_everything_in_order(path: Path, closed: bool) -> None:
+    """Ctrl-C sends SIGINT to the whole foreground group: the order must hold all the same."""
+    command = runs.launcher(*runs.CARTPOLE, *runs.ENDLESS, "--run-dir", str(path))
+    with terminal(command, path.parent) as opened:
+        runs.wait_until(lambda: runs.is_training(path), "training")
+        runs.wait_until(lambda: "worker-1" in opened.shown, "the dashboard")
+        opened.close() if closed else opened.type(b"\x03")
+        code = opened.process.wait(runs.DEADLINE_S)
+        runs.wait_until_stopped(path)
+    assert json.loads((path / "summary.json").read_text())["state"] == "stopped"
+    if not closed:
+        assert code == 130
+        assert "--resume" in opened.shown.rpartition("stopping: workers, last checkpoint, ps")[2]
+        assert opened.shown.rfind("\x1b[?25h") > opened.shown.rfind("\x1b[?25l")  # the cursor
+
+
+def test_a_slow_environment_is_healthy_and_can_be_saved(path: Path, monkeypatch: Patch) -> None:
+    """A rollout takes longer than the heartbeat limit, and than a process has to leave."""
+    slow = ("--env-id", "tests.faults.faulty_envs:Slow-v0", "--network", "mlp", "--preset", "none")
+    limits = ("--ps-timeout", "4", "--heartbeat-timeout", "5")
+    settings = ("--workers", "1", "--envs", "1", "--rollout-length", "20")
+    monkeypatch.setenv("A3C_TEST_STEP_S", "0.8")
+    with runs.running(path, *slow, *limits, *settings) as process:
+        beats = path / "processes" / "worker-0.heartbeat"
+        runs.wait_until(lambda: beats.exists() and beats.stat().st_mtime > 1, "the first beat")
+        first = beats.stat().st_mtime
+        runs.wait_until(lambda: beats.stat().st_mtime > first + 7, "beats within a rollout")
+        process.send_signal(signal.SIGINT)
+        _, said = runs.finish(process)
+    assert runs.manifest(path).reason == "interrupted", said
+    (worker,) = (r for r in process_records.read_records(path) if r.name == "worker-0")
+    assert worker.restarts == 0
+    assert "lost" not in said

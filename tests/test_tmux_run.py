@@ -1,16 +1,76 @@
 """Whole runs in tmux: a real tmux, on a socket directory of the test's own."""
 
 import json
+import os
+import signal
+import subprocess
 import sys
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from typing import Any
 
 import psutil
+import pytest
 
+from a3c.cluster import plan
+from a3c.errors import UserError
+from a3c.launch import tmux as layout
+from a3c.launch import verbs
+from a3c.process import process_records
 from a3c.run.rundir import REPOSITORY, RunDir
 from a3c.watch import status
-from tests.runs import everything_ended, is_training, wait_until, wait_until_stopped
+from tests import runs
+from tests.fake_runs import configure
+from tests.isolation import NO_NAMESPACE, assert_cut_off, assert_vanishes, network_of, record_of
+from tests.runs import everything_ended, is_training, wait_until
 from tests.terminals import terminal
-from tests.tmux_runs import Tmux, keepers, panes_of, session_of
+
+
+class Tmux:
+    def __init__(self, directory: Path, work: Path) -> None:
+        self.work = work
+        self.environment = {**os.environ, "TMUX_TMPDIR": str(directory), "TMUX": ""}
+
+    def __call__(self, *arguments: str) -> list[str]:
+        """Run a tmux command; returns its output lines."""
+        return runs.call("tmux", *arguments, env=self.environment).stdout.splitlines()
+
+    def launch(
+        self, *arguments: str, check: bool = False, **variables: Any
+    ) -> subprocess.CompletedProcess[str]:
+        settings: dict[str, Any] = {"cwd": self.work, "env": {**self.environment, **variables}}
+        return runs.call_script("launch_cluster.py", *arguments, check=check, **settings)
+
+    def start(self, run: str, *arguments: str, **variables: str) -> Path:
+        """Start a run that continues until it is stopped; returns its directory."""
+        usual = ("--mode", "tmux", "--env-id", "CartPole-v1", "--log-interval", "0.2")
+        flags = (*usual, *runs.ENDLESS, "--run-dir", run)
+        self.launch(*flags, *arguments, check=True, **variables)
+        return self.work / run
+
+    def status(self, run: str) -> dict[str, Any]:
+        return json.loads(self.launch("status", run, "--json", check=True).stdout)
+
+
+def session_of(path: Path) -> str:
+    return layout.session_name(RunDir(path).label)
+
+
+def panes_of(tmux: Tmux) -> dict[str, int]:
+    """The pid in every pane, by the pane's title."""
+    lines = tmux("list-panes", "-a", "-F", "#{pane_title}\t#{pane_pid}")
+    return {title: int(pid) for title, pid in (line.split("\t") for line in lines)}
+
+
+@pytest.fixture
+def tmux(tmp_path: Path) -> Iterator[Tmux]:
+    socket, work = tmp_path / "socket", tmp_path / "work"
+    socket.mkdir()
+    work.mkdir()
+    mine = Tmux(socket, work)
+    yield mine
+    mine("kill-server")
 
 
 def test_runs_with_the_same_name_in_two_folders_are_independent(tmux: Tmux, tmp_path: Path) -> None:
@@ -22,20 +82,19 @@ def test_runs_with_the_same_name_in_two_folders_are_independent(tmux: Tmux, tmp_
     second = tmux.start("b/seed0", "--workers", "1")
     assert session_of(first) != session_of(second)
     assert all(session_of(path).startswith("a3c-seed0-") for path in (first, second))
-    outside = {"TMUX_TMPDIR": str(tmp_path), "TMUX": ""}
+    outside: dict[str, Any] = {"TMUX_TMPDIR": str(tmp_path), "TMUX": ""}
     attached = tmux.launch("attach", "b/seed0", **outside)
     assert "no tmux session" not in attached.stderr
     assert "not a terminal" in attached.stderr  # tmux itself says so: it has found the session
-    assert tmux.launch("stop", "b/seed0", "--now", **outside).returncode == 0
+    tmux.launch("stop", "b/seed0", "--now", check=True, **outside)
     assert everything_ended(second)
     assert tmux("list-sessions", "-F", "#{session_name}") == [session_of(first)]
-    resumed = tmux.launch("--mode", "tmux", "--resume", "--run-dir", "b/seed0")
-    assert resumed.returncode == 0, resumed.stderr
+    tmux.launch("--mode", "tmux", "--resume", "--run-dir", "b/seed0", check=True)
     assert not everything_ended(first)
     assert len(tmux("list-sessions")) == 2
     wait_until(lambda: is_training(first, workers=1), "training")
     tmux("kill-session", "-t", f"={session_of(first)}")
-    wait_until_stopped(first)
+    runs.wait_until_stopped(first)
     assert tmux("list-sessions", "-F", "#{session_name}") == [session_of(second)]
     wait_until(lambda: is_training(second, workers=1), "training again")
     environment = {k: v for k, v in tmux.environment.items() if k != "TMUX"}
@@ -48,7 +107,7 @@ def test_runs_with_the_same_name_in_two_folders_are_independent(tmux: Tmux, tmp_
     steps = status.read(RunDir(second)).global_step or 0
     wait_until(lambda: (status.read(RunDir(second)).global_step or 0) > steps, "training on")
     tmux("kill-pane", "-t", f"={session_of(second)}:cockpit.0")
-    wait_until_stopped(second)
+    runs.wait_until_stopped(second)
     wait_until(lambda: (second / "summary.json").exists(), "the summary")
     assert json.loads((second / "summary.json").read_text())["state"] == "stopped"
 
@@ -85,7 +144,8 @@ def test_sixteen_workers_train_in_two_windows_and_leave_nothing(tmux: Tmux) -> N
     assert [p["name"] for p in found["processes"]] == names
     assert {p["state"] for p in found["processes"]} == {"running"}
     shown = panes_of(tmux)
-    assert {name: shown[name] for name in names} == keepers(path)
+    kept = {record.name: record.keeper.pid for record in process_records.read_records(path)}
+    assert {name: shown[name] for name in names} == kept
     for process in found["processes"]:
         parents = psutil.Process(process["pid"]).parents()
         assert shown[process["name"]] in [parent.pid for parent in parents]
@@ -95,3 +155,77 @@ def test_sixteen_workers_train_in_two_windows_and_leave_nothing(tmux: Tmux) -> N
     assert tmux("list-sessions") == []
     assert json.loads((path / "summary.json").read_text())["state"] == "stopped"
     assert tmux.status("my.run")["state"] == "stopped"
+
+
+OF_OTHERS = json.dumps(
+    {
+        "cluster": {"ps": ["10.9.9.9:1"], "chief": ["10.9.9.9:2"], "worker": ["10.9.9.9:3"]},
+        "task": {"type": "worker", "index": 0},
+    }
+)
+
+
+def state(path: Path, name: str) -> str | None:
+    record = process_records.read_record(RunDir(path).record(name))
+    return process_records.live_state(record) if record else None
+
+
+def test_workers_come_go_and_restart_in_panes_and_in_the_runs_private_network(tmux: Tmux) -> None:
+    path = tmux.start("run", "--workers", "1", "--max-workers", "2", TF_CONFIG=OF_OTHERS)
+    wait_until(lambda: is_training(path, workers=1), "training")
+    assert "worker-1" not in panes_of(tmux)
+
+    done = tmux.launch("add", "2", "--run", "run")
+    assert (done.returncode, done.stdout) == (2, "")
+    assert "2 addresses of workers, of which 1 are free" in done.stderr
+    assert "worker-1 starts, at " in tmux.launch("add", "--run", "run").stdout
+    wait_until(lambda: "worker-1" in panes_of(tmux), "its pane, which has a title a little later")
+    wait_until(lambda: is_training(path, workers=2), "training of the newcomer")
+    assert len(tmux.status("run")["processes"]) == 3
+
+    network = "" if NO_NAMESPACE else assert_cut_off(path)
+    os.kill(record_of(path, "worker-1").pid or 0, signal.SIGKILL)
+    wait_until(lambda: record_of(path, "worker-1").restarts == 1, "worker-1 at work again")
+    pane = f"={session_of(path)}:workers-1.1"
+    assert "ended by SIGKILL" in "\n".join(tmux("capture-pane", "-p", "-S", "-", "-t", pane))
+    tmux.launch("restart", "worker-1", "--run", "run", check=True)
+    wait_until(lambda: record_of(path, "worker-1").restarts == 2, "worker-1 at work again")
+    if network:
+        assert network_of(record_of(path, "worker-1").pid or 0) == network
+
+    assert tmux.launch("remove", "worker-0", "--run", "run").returncode == 2
+    assert tmux.launch("remove", "worker-1", "--run", "run").stdout == "worker-1 has left\n"
+    assert state(path, "worker-1") == "stopped"
+    assert state(path, "ps-0") == state(path, "worker-0") == "running"
+    with ThreadPoolExecutor() as both:
+        adds = [both.submit(tmux.launch, "add", "--run", "run") for _ in range(2)]
+        assert sorted(done.result().returncode for done in adds) == [0, 2]
+    assert state(path, "worker-1") in ("starting", "running")
+    wait_until(lambda: len(panes_of(tmux)) == 4, "four panes")
+
+    tmux.launch("stop", "run", check=True)
+    wait_until(lambda: everything_ended(path), "the end")
+    assert_vanishes(network)
+    assert tmux.launch("add", "--run", "run").returncode == 2
+
+
+def test_workers_are_added_and_removed_only_in_a_run_with_a_supervisor(tmp_path: Path) -> None:
+    (tmp_path / "config.json").touch()
+    with pytest.raises(UserError, match="is not running: start it with --resume"):
+        verbs.run("launcher", ["add", "--run", str(tmp_path)])
+    with pytest.raises(UserError, match="has no worker 'ps-0'"):
+        verbs.run("launcher", ["remove", "ps-0", "--run", str(tmp_path)])
+
+
+def test_reserved_workers_have_known_addresses_and_are_added_in_task_order(tmp_path: Path) -> None:
+    config = configure(workers=2, max_workers=5)
+    here = plan.choose_addresses(config)
+    made = plan.make(config, RunDir(tmp_path), here, board=(plan.LOOPBACK, 6006))
+    assert [process.name for process in made.of_role("worker")] == ["worker-0", "worker-1"]
+    assert [process.name for process in made.reserved] == ["worker-2", "worker-3", "worker-4"]
+    for process in (*made.of_role("ps"), *made.of_role("worker"), *made.reserved):
+        assert ",".join(here.workers) in process.argv
+    moved = verbs.with_added(made, made.reserved[1:2])
+    names = ["ps-0", "worker-0", "worker-1", "worker-3", "tensorboard-0"]
+    assert [process.name for process in moved.processes] == names
+    assert [process.name for process in moved.reserved] == ["worker-2", "worker-4"]

@@ -1,20 +1,130 @@
-"""When a keeper ends, its process and that process's descendants end too."""
+"""Which ended processes a keeper starts again, which it ends, and what ends together with it."""
 
+import dataclasses
 import os
 import re
 import shlex
 import signal
 import sys
+from typing import Any
 from unittest.mock import ANY
 
 import psutil
 import pytest
 
-from a3c.keeper.restarts import Limits
+from a3c.keeper.restarts import ExitKind, Limits, RestartPolicy, classify_exit
 from a3c.process import process_records
+from a3c.process.heartbeat import VARIABLE
 from a3c.process.process_records import LastExit
-from tests.keeper.conftest import BEAT, DEAF, PYTHON, Start, wait_for
+from tests.keeper.conftest import BEAT, COUNT, DEAF, PYTHON, QUICK, Start, wait_for
 from tests.runs import is_gone
+
+KILLED, TERMINATED = 128 + signal.SIGKILL, 128 + signal.SIGTERM
+TWICE = f"{COUNT}; [ $n -ge 2 ] && exit 0"
+STOPS = f"{BEAT}; while :; do kill -STOP $$; done"
+LEAK = shlex.join([*PYTHON, "import time; b = b'x' * 60_000_000; time.sleep(1000)"])
+FEW = dataclasses.replace(QUICK, max_restarts=1)
+SILENT = {"start_timeout_s": 0.3, "limits": FEW, "grace_s": 5.0}
+LARGE = {"max_memory_mb": 0.001, "heartbeat_timeout_s": 0.0, "grace_s": 5.0}
+LEAKS = {"max_memory_mb": 50.0, "heartbeat_timeout_s": 0.0}
+LEAKED = r"worker-0 takes \d+ MB of memory, more than 50, and is ended"
+
+
+@pytest.mark.parametrize(
+    ("script", "spec", "returncode", "restarts", "said"),
+    [
+        (f"{COUNT}; [ $n -ge 3 ] || exit 75", {}, 0, 2, r"again in 0.01 s(.|\n)*again in 0.02 s"),
+        ("echo why >&2; exit 2", {}, 2, 0, "left with 2"),
+        ("exit 75", {"limits": FEW}, 75, 1, "left with 75"),
+        # It hangs, it is stopped, and it is stopped and ignores TERM.
+        (f"{TWICE}; {BEAT}; {DEAF}", {}, 0, 1, r"no heartbeat for 0.3 s(.|\n)*did not end"),
+        (f"{TWICE}; {BEAT}; kill -STOP $$", {}, 0, 1, "ended by SIGTERM"),
+        (f"trap '' TERM; {TWICE}; {STOPS}", {}, 0, 1, "ended by SIGKILL"),
+        # It never gives a heartbeat, or gives one in time, or has no file for it.
+        ("exec sleep 1000", SILENT, TERMINATED, 1, "no heartbeat for 0.3 s"),
+        (f"for i in $(seq 14); do {BEAT}; sleep 0.1; done", {"heartbeat_timeout_s": 1.0}, 0, 0, ""),
+        ("sleep 0.6", {"heartbeat": None, "start_timeout_s": 0.1}, 0, 0, ""),
+        # It takes too much memory once, and always.
+        (f"{TWICE}; {BEAT}; exec {LEAK}", LEAKS, 0, 1, LEAKED),
+        (f"{BEAT}; exec sleep 1000", LARGE, TERMINATED, 4, "MB of memory, more than 0.001"),
+    ],
+)
+def test_a_process_is_started_again_as_its_end_asks_for(
+    start: Start, script: str, spec: dict[str, Any], returncode: int, restarts: int, said: str
+) -> None:
+    kept = start(script, **{"heartbeat_timeout_s": 0.3, "grace_s": 0.1, **spec})
+    record = kept.ended()
+    assert (kept.process.returncode, record.restarts) == (returncode, restarts)
+    assert (record.state, record.pid) == ("failed" if returncode else "done", None)
+    assert re.search(said, kept.log())
+    if returncode:
+        assert record.last_exit is not None
+        assert record.last_exit.code == (None if returncode > 128 else returncode)
+
+
+@pytest.mark.parametrize(
+    ("script", "first"),
+    [
+        (f"{BEAT}; {COUNT}; echo error $n; exit 1", "error 1"),
+        (f"{BEAT}; {COUNT}; echo error $n; [ $n -gt 1 ] || kill -KILL $$; exit 1", "error 2"),
+    ],
+)
+def test_a_crash_loop_fails_with_its_own_first_error(start: Start, script: str, first: str) -> None:
+    kept = start(script)
+    record = kept.ended()
+    assert (record.state, kept.process.returncode) == ("failed", 1)
+    assert first in (record.first_error or ())
+    assert f"error {record.restarts + 1}" in record.output_tail
+    assert f"error {record.restarts}" not in record.output_tail
+
+
+def test_a_killed_process_comes_back_with_another_pid_without_limit(start: Start) -> None:
+    kept = start(f"{BEAT}; exec sleep 1000", limits=FEW)
+    pids = set()
+    for restarts in range(4):
+        running = kept.wait_record(lambda r: r.state == "running" and r.restarts == restarts)  # noqa: B023
+        assert process_records.live_state(running) == "running"
+        pids.add(kept.child())
+        os.kill(kept.child(), signal.SIGKILL)
+    assert len(pids) == 4
+    assert running.last_exit == LastExit(None, "SIGKILL", ANY, None)
+    assert "ended by SIGKILL" in kept.log()
+
+
+def test_the_state_is_starting_until_the_first_heartbeat_whatever_its_time(start: Start) -> None:
+    beat = f'touch -d 1999-01-01 "${VARIABLE}"'
+    kept = start(f"until [ -e go ]; do sleep 0.01; done; {beat}; exec sleep 1000")
+    assert kept.wait_record(lambda record: record.pid).state == "starting"
+    kept.file("go").touch()
+    kept.wait_record(lambda record: record.state == "running")
+
+
+def test_exit_codes_are_classified_as_the_table_says() -> None:
+    codes = (-signal.SIGSEGV, -signal.SIGABRT, 70, 127)
+    assert [classify_exit(code) for code in codes] == ["crash", "crash", "failed", "failed"]
+
+
+@pytest.mark.parametrize(("kind", "beat"), [("retry", False), ("crash", True)])
+def test_delays_double_until_a_healthy_run(kind: ExitKind, beat: bool) -> None:
+    limits = Limits(max_crashes=100, first_delay_s=0.5, longest_delay_s=10.0)
+    policy = RestartPolicy(limits)
+    delays = [policy.decide(kind, 1.0, beat).delay_s for _ in range(7)]
+    assert delays == [0.5, 1.0, 2.0, 4.0, 8.0, 10.0, 10.0]
+    assert policy.decide(kind, 60.0, beat).delay_s == 0.5
+
+
+def test_a_heartbeat_ends_a_row_of_retries_and_resets_their_delay() -> None:
+    policy = RestartPolicy(Limits(max_restarts=2, first_delay_s=0.5))
+    decisions = [policy.decide("retry", 1.0, beat) for beat in (False, False, True, False, False)]
+    assert [decision.delay_s for decision in decisions] == [0.5, 1.0, 0.5, 1.0, 2.0]
+    assert [decision.again for decision in decisions] == [True, True, True, True, False]
+
+
+def test_only_a_healthy_run_ends_a_row_of_crashes() -> None:
+    policy = RestartPolicy(Limits(max_crashes=3, healthy_s=60.0))
+    decisions = [policy.decide("crash", uptime_s, beat=True) for uptime_s in (1, 1, 61, 1, 1)]
+    assert [decision.again for decision in decisions] == [True, True, True, True, False]
+    assert [decision.first_of_row for decision in decisions] == [True, False, True, False, False]
 
 
 def test_a_stopped_process_ends_in_order(start: Start) -> None:
@@ -64,10 +174,8 @@ def test_two_hangups_still_let_the_process_end_in_order(start: Start) -> None:
 
 
 def test_under_nohup_a_hangup_is_ignored(start: Start) -> None:
-    def ignore_hangup() -> None:
-        signal.signal(signal.SIGHUP, signal.SIG_IGN)
-
-    kept = start("echo ready; until [ -e go ]; do sleep 0.01; done", {"preexec_fn": ignore_hangup})
+    nohup = {"preexec_fn": lambda: signal.signal(signal.SIGHUP, signal.SIG_IGN)}
+    kept = start("echo ready; until [ -e go ]; do sleep 0.01; done", nohup)
     kept.wait_log("ready")
     kept.process.send_signal(signal.SIGHUP)
     kept.file("go").touch()
