@@ -21,12 +21,11 @@ _BLOCK, _HEADER = 32_768, 7  # of W&B's files: a log of records, cut into blocks
 
 
 @pytest.fixture
-def run_dir(tmp_path: Path, monkeypatch: Patch) -> Path:
+def run_dir(here: Path, monkeypatch: Patch) -> Path:
     """A run's directory; W&B and MLflow may write nowhere else."""
-    monkeypatch.chdir(tmp_path)
     for name in ("HOME", "XDG_CONFIG_HOME", "XDG_CACHE_HOME", "XDG_DATA_HOME"):
-        monkeypatch.setenv(name, str(tmp_path / "home"))
-    return FakeRun(tmp_path / "pong-1", configure(gamma=0.9, stop_at_return=18.0)).run.path
+        monkeypatch.setenv(name, str(here / "home"))
+    return FakeRun(here / "pong-1", configure(gamma=0.9, stop_at_return=18.0)).run.path
 
 
 def two_lives(run_dir: Path, **own: Any) -> None:
@@ -36,11 +35,6 @@ def two_lives(run_dir: Path, **own: Any) -> None:
         for step in steps:
             called(step, {"loss/total": step / 8, "wall_s": 1.0, "loss/value": float("nan")})
         called.close()
-
-
-def has_ended(path: Path) -> bool:
-    """Whether W&B's own process has written a file to its end."""
-    return "exit" in dict(records(path))
 
 
 def records(path: Path) -> Iterator[tuple[str, Any]]:
@@ -64,7 +58,8 @@ def test_wandb_gets_the_rows_of_all_starts_in_one_run(run_dir: Path, monkeypatch
     monkeypatch.setattr(a3c.run.wandb, "has_loopback_only", lambda _pid: True)
     two_lives(run_dir, name="a3c.run.wandb:Wandb", project="mine")
     files = sorted(run_dir.glob("wandb/offline-run-*/run-*.wandb"), key=lambda f: f.stat().st_mtime)
-    wait_until(lambda: all(map(has_ended, files)), "both files")
+    # W&B's own process writes them to their ends.
+    wait_until(lambda: all("exit" in dict(records(file)) for file in files), "both files")
     found = [list(records(file)) for file in files]
     assert len(found) == 2
     for life in found:

@@ -4,6 +4,7 @@ import re
 import sys
 import tomllib
 from pathlib import Path
+from unittest import mock
 
 import pytest
 
@@ -65,10 +66,8 @@ def test_help_shows_defaults_and_the_values_of_the_chosen_preset(capsys: Out) ->
 
 
 def test_a_bare_start_says_its_game_and_hints_cartpole(monkeypatch: Patch, caplog: Log) -> None:
-    def refuse(*_: object) -> None:
-        raise UserError("it goes no further here")
-
-    monkeypatch.setattr(launch_cluster, "_check", refuse)
+    stop = mock.Mock(side_effect=UserError("it goes no further here"))
+    monkeypatch.setattr(launch_cluster, "_check", stop)
     caplog.set_level("INFO")
     assert launch_cluster.main([]) == 2
     (line,) = caplog.messages
@@ -113,17 +112,16 @@ def test_flags_without_effect_are_warned_of(words: list[str], idle: list[str], c
     assert found == idle
 
 
-def test_hints_name_the_users_python(tmp_path: Path, monkeypatch: Patch, capsys: Out) -> None:
+def test_hints_name_the_users_python(here: Path, monkeypatch: Patch, capsys: Out) -> None:
     assert launch_cluster.main(["play"]) == 2
     assert f"did you mean {console.command('evaluate.py')}?" in capsys.readouterr().err
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(sys, "executable", str(tmp_path / ".venv/bin/python"))
+    monkeypatch.setattr(sys, "executable", str(here / ".venv/bin/python"))
     script = str(REPOSITORY / "evaluate.py")  # which isn't below here
     assert console.command("evaluate.py") == f".venv/bin/python {script}"
     assert console.command("tensorboard") == ".venv/bin/tensorboard"
-    (tmp_path / ".venv/bin").mkdir(parents=True)
-    (tmp_path / ".venv/bin/python").touch(mode=0o755)
-    monkeypatch.setenv("PATH", str(tmp_path / ".venv/bin"))
+    (here / ".venv/bin").mkdir(parents=True)
+    (here / ".venv/bin/python").touch(mode=0o755)
+    monkeypatch.setenv("PATH", str(here / ".venv/bin"))
     assert console.command("evaluate.py") == f"python {script}"
     monkeypatch.chdir(REPOSITORY)
     assert console.command("evaluate.py") == "python evaluate.py"

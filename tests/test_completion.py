@@ -9,7 +9,7 @@ import pytest
 
 import launch_cluster
 from a3c.config import options
-from tests import Out, Patch
+from tests import Out
 from tests.clusters import REPOSITORY
 from tests.fake_runs import FakeRun, configure, live_run
 from tests.runs import wait_until
@@ -25,11 +25,10 @@ def follow(line: str, capsys: Out, command: str = "python launch_cluster.py") ->
 
 
 @pytest.fixture
-def runs(tmp_path: Path, monkeypatch: Patch) -> Path:
-    monkeypatch.chdir(tmp_path)
-    live_run(tmp_path / "runs" / "pong-1", workers=2)
-    FakeRun(tmp_path / "runs" / "my 'run'", configure(env_id="CartPole-v1"), age_s=0.0)
-    return tmp_path
+def runs(here: Path) -> Path:
+    live_run(here / "runs" / "pong-1", workers=2)
+    FakeRun(here / "runs" / "my 'run'", configure(env_id="CartPole-v1"), age_s=0.0)
+    return here
 
 
 OFFERED = {

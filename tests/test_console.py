@@ -50,9 +50,8 @@ def test_what_an_encoding_lacks_is_a_question_mark_file_names_stay(monkeypatch: 
     assert data.getvalue() == b"4 ? 2?\xff"
 
 
-def test_a_path_in_a_command_is_never_taken_for_a_flag(tmp_path: Path, monkeypatch: Patch) -> None:
-    monkeypatch.chdir(tmp_path)
-    assert {*map(console.relative_path, (Path("-run"), tmp_path / "-run"))} == {"./-run"}
+def test_a_path_in_a_command_is_never_taken_for_a_flag(here: Path) -> None:
+    assert {*map(console.relative_path, (Path("-run"), here / "-run"))} == {"./-run"}
     assert console.relative_path(Path("runs/-run")) == "runs/-run"
 
 

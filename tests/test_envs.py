@@ -48,12 +48,6 @@ class Echo(gymnasium.Env[Any, Any]):
         Echo.closed += 1
 
 
-def misdeclared(num_envs: int) -> VectorEnv[Any, Any, Any]:
-    made = gymnasium.make_vec("Pendulum-v1", num_envs)
-    made.single_observation_space = UNBOUNDED
-    return made
-
-
 @pytest.fixture(autouse=True)
 def echo(monkeypatch: Patch) -> Iterator[None]:
     """`Echo-v0` is registered, and what a test registers or puts on the path is gone after it."""
@@ -154,15 +148,14 @@ def test_only_selected_actions_are_played_by_the_numbers_of_the_space() -> None:
     refusal("Echo-v0", "3 is none, they go from 4 to 6", actions=(5, 3), env_kwargs=given)
 
 
-def test_a_users_environment_is_found_in_this_folder(tmp_path: Path, monkeypatch: Patch) -> None:
-    package = tmp_path / "someones"
+def test_a_users_environment_is_found_in_this_folder(here: Path) -> None:
+    package = here / "someones"
     package.mkdir()
     (package / "world.py").write_text(
         "import gymnasium\n"
         "from gymnasium.envs.classic_control import PendulumEnv\n"
         'gymnasium.register("Someones/World-v3", PendulumEnv, max_episode_steps=2)\n'
     )
-    monkeypatch.chdir(tmp_path)
     made = make("someones.world:Someones/World-v3")
     assert truncations(made, 4) == [0, 1, 0, 1]
 
@@ -202,6 +195,11 @@ def test_unusable_environments_are_refused_in_one_line() -> None:
 
 
 def test_refused_environments_are_closed_and_vector_ones_must_show_what_they_declare() -> None:
+    def misdeclared(num_envs: int) -> Any:
+        made = gymnasium.make_vec("Pendulum-v1", num_envs)
+        made.single_observation_space = UNBOUNDED
+        return made
+
     closed = Echo.closed
     refusal("Echo-v0", env_kwargs={"fault": "step"})
     assert Echo.closed == closed + 1

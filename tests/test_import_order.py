@@ -78,8 +78,7 @@ def test_light_programs_import_nothing_heavy(heavy: str, code: str, tmp_path: Pa
     live_run(tmp_path / "runs" / "run", workers=2)
     check = f"found = {set(heavy.split())} & sys.modules.keys(); assert not found, found"
     here = {"cwd": tmp_path, "env": {**os.environ, "PYTHONPATH": str(REPOSITORY)}}
-    done = call(sys.executable, "-c", f"import sys\n{code}\n{check}", **here)
-    assert done.returncode == 0, done.stderr
+    call(sys.executable, "-c", f"import sys\n{code}\n{check}", **here, check=True)
 
 
 def test_the_fixed_name_of_returns_stays() -> None:

@@ -15,8 +15,7 @@ from tests.isolation import network_of, record_of
 
 @isolation.needs_user_namespaces
 @isolation.needs_namespaces
-def test_an_ordinary_user_trains_in_isolation(tmp_path: Path, monkeypatch: Patch) -> None:
-    path = tmp_path / "run"
+def test_an_ordinary_user_trains_in_isolation(path: Path, monkeypatch: Patch) -> None:
     monkeypatch.setenv("SOME_TOKEN", runs.ONLY_IN_ENVIRONMENT)
     flags = ("--isolation", "on", *runs.ENDLESS)
     with runs.running(path, *flags, prefix=isolation.ORDINARY_USER) as process:
@@ -33,8 +32,7 @@ def test_an_ordinary_user_trains_in_isolation(tmp_path: Path, monkeypatch: Patch
     isolation.assert_vanishes(network)
 
 
-def test_without_isolation_launcher_and_status_say_who_can_get_in(tmp_path: Path) -> None:
-    path = tmp_path / "run"
+def test_without_isolation_launcher_and_status_say_who_can_get_in(path: Path) -> None:
     with runs.running(path, "--isolation", "off", "--workers", "1", *runs.ENDLESS) as process:
         host, port = split_address(record_of(path, "ps-0").address)
         runs.wait_until(lambda: isolation.connects((host, port)), "a server that anybody reaches")
@@ -52,14 +50,13 @@ def test_without_isolation_launcher_and_status_say_who_can_get_in(tmp_path: Path
 
 @isolation.needs_user_namespaces
 @pytest.mark.parametrize("wanted", ["on", "auto"])
-def test_where_the_kernel_forbids_it_one_line_says_so(tmp_path: Path, wanted: str) -> None:
-    run = tmp_path / "run"
-    flags = ("--run-dir", str(run), "--isolation", wanted, "--dry-run")
+def test_where_the_kernel_forbids_it_one_line_says_so(path: Path, wanted: str) -> None:
+    flags = ("--run-dir", str(path), "--isolation", wanted, "--dry-run")
     done = runs.call(*isolation.FORBIDDEN, *runs.launcher(*runs.CARTPOLE, *flags))
     lines = [line for line in done.stderr.splitlines() if "unshare: No space left" in line]
     assert (done.returncode, len(lines)) == ((2, 1) if wanted == "on" else (0, 1)), done.stderr
     assert ("--isolation" in lines[0]) == (wanted == "on")
-    assert list(tmp_path.iterdir()) == []
+    assert list(path.parent.iterdir()) == []
 
 
 TRIES_TO_CONNECT = """
@@ -80,8 +77,7 @@ for place in ("outside", "inside"):
 
 @isolation.needs_namespaces
 def test_an_environment_that_needs_a_network_is_told_about_isolation() -> None:
-    done = runs.call(sys.executable, "-c", TRIES_TO_CONNECT, cwd=REPOSITORY)
-    assert done.returncode == 0, done.stderr
+    done = runs.call(sys.executable, "-c", TRIES_TO_CONNECT, cwd=REPOSITORY, check=True)
     outside, _, inside = done.stderr.partition("\ninside\n")
     assert "give --isolation off" in inside
     assert "give --isolation off" not in outside

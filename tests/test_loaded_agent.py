@@ -219,6 +219,5 @@ def test_the_example_notebook_runs(tmp_path: Path) -> None:
     for name in ("envs", "model"):  # the user's own, which have nothing to do with ours
         (tmp_path / f"{name}.py").write_text("raise RuntimeError")
     environment = os.environ | {"PYTHONPATH": str(REPOSITORY), "TMPDIR": str(tmp_path)}
-    done = call(sys.executable, str(script), cwd=tmp_path, env=environment)
-    assert done.returncode == 0, done.stderr
+    done = call(sys.executable, str(script), cwd=tmp_path, env=environment, check=True)
     assert "score 500" in done.stdout

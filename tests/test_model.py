@@ -17,7 +17,7 @@ from a3c.errors import UserError
 from a3c.net.network import Network, NetworkOutput
 from a3c.plot import diagram
 from a3c.server.optimizers import is_value_only
-from tests import Out, Patch
+from tests import Out
 from tests.runs import call_script
 
 ATARI = Box(0.0, 1.0, (84, 84, 4), np.float32)
@@ -211,18 +211,17 @@ def test_the_smallest_image_that_is_taken_is_the_smallest_that_fits(name: str) -
         model.NETWORKS[name].features(tf.zeros([1, 1, *too_small.shape]), None, TINY)
 
 
-def test_model_py_prints_and_draws_layers(tmp_path: Path, monkeypatch: Patch, capsys: Out) -> None:
+def test_model_py_prints_and_draws_layers(here: Path, capsys: Out) -> None:
     own, pole = "examples.own_network:build", ("--preset=none", "--env-id=CartPole-v1", "--network")
-    done = call_script("model.py", *pole, own, cwd=tmp_path, check=True)
+    done = call_script("model.py", *pole, own, check=True)
     assert done.stderr == ""
     assert f"{own} on CartPole-v1" in done.stdout
-    monkeypatch.chdir(tmp_path)
     assert model.main([*pole, "mlp", "--output", "net.png"]) == 0
     said = capsys.readouterr().out
     assert "mlp on CartPole-v1" in said
     assert "4,675" in said
-    assert {path.name for path in tmp_path.iterdir()} == {
+    assert {path.name for path in here.iterdir()} == {
         "examples.own_network.build.png",
         "net.png",
     }
-    assert all(path.read_bytes().startswith(b"\x89PNG") for path in tmp_path.iterdir())
+    assert all(path.read_bytes().startswith(b"\x89PNG") for path in here.iterdir())

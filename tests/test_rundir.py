@@ -10,6 +10,7 @@ import shutil
 import signal
 import threading
 from pathlib import Path
+from unittest import mock
 
 import pytest
 
@@ -22,13 +23,6 @@ from a3c.run.rundir import RunDir
 from tests import Out, Patch
 from tests.clusters import config
 from tests.runs import Python, call, line_of
-
-
-@pytest.fixture
-def runs(tmp_path: Path, monkeypatch: Patch) -> Path:
-    monkeypatch.chdir(tmp_path)
-    return tmp_path
-
 
 START = ["--mode", "child", "--env-id", "CartPole-v1", "--run-dir"]
 
@@ -44,7 +38,7 @@ def refusal(path: Path, *, resume: bool = False) -> str:
     return str(refused.value)
 
 
-def test_config_json_makes_the_run_again_and_holds_nothing_of_the_environment(runs: Path) -> None:
+def test_config_json_makes_the_run_again_and_holds_nothing_of_the_environment(here: Path) -> None:
     settings = config(env_id="CartPole-v1", seed=3, learning_rate=1.1e-3, hidden_sizes=[8])
     run = rundir.create(Path("here"), settings, "cartpole", resume=False)
     assert [path for path in run.path.rglob("*") if path.is_file()] == [run.config]
@@ -72,7 +66,7 @@ def test_the_smaller_package_of_tensorflow_counts_as_tensorflow(monkeypatch: Pat
     assert rundir.versions().items() >= {"tensorflow": "2.21.0", "numpy": "2.0"}.items()
 
 
-def test_a_directory_that_is_new_or_empty_or_was_only_held_is_free(runs: Path) -> None:
+def test_a_directory_that_is_new_or_empty_or_was_only_held_is_free(here: Path) -> None:
     """Of others, docs/bad-input.md has those that hold other things."""
     Path("empty").mkdir()
     with rundir.hold(Path("held")):
@@ -85,7 +79,7 @@ def test_a_directory_that_is_new_or_empty_or_was_only_held_is_free(runs: Path) -
 
 
 @pytest.mark.parametrize("resume", [False, True])
-def test_a_path_that_cannot_be_a_directory_is_refused_by_name(runs: Path, resume: bool) -> None:
+def test_a_path_that_cannot_be_a_directory_is_refused_by_name(here: Path, resume: bool) -> None:
     Path("file").touch()
     assert "File name too long" in refusal(Path("x" * 300), resume=resume)
     with pytest.raises(UserError, match="--run-dir file/below: Not a directory; give a directory"):
@@ -103,9 +97,9 @@ with rundir.hold(Path(sys.argv[1])):
 """
 
 
-def test_a_held_run_is_refused_until_its_holder_is_killed(runs: Path, python: Python) -> None:
+def test_a_held_run_is_refused_until_its_holder_is_killed(here: Path, python: Python) -> None:
     """Not even through a child that outlives it."""
-    path = runs / "here"
+    path = here / "here"
     holder = python(HOLDER, path)
     child = int(line_of(holder.stdout))
     try:
@@ -121,8 +115,8 @@ def test_a_held_run_is_refused_until_its_holder_is_killed(runs: Path, python: Py
         os.kill(child, signal.SIGKILL)
 
 
-def test_a_launcher_leaves_a_run_that_another_one_holds(runs: Path, capsys: Out) -> None:
-    path = runs / "here"
+def test_a_launcher_leaves_a_run_that_another_one_holds(here: Path, capsys: Out) -> None:
+    path = here / "here"
     created(path)
     before = {file: file.read_bytes() for file in path.rglob("*") if file.is_file()}
     with rundir.hold(path):
@@ -132,7 +126,7 @@ def test_a_launcher_leaves_a_run_that_another_one_holds(runs: Path, capsys: Out)
     assert {file: file.read_bytes() for file in before} == before
 
 
-def test_new_runs_are_named_after_the_game_and_the_time(runs: Path) -> None:
+def test_new_runs_are_named_after_the_game_and_the_time(here: Path) -> None:
     wanted = {
         "ALE/Pong-v5": "pong-v5",
         "my.module:My_Env-v0": "my-env-v0",
@@ -149,13 +143,13 @@ def test_new_runs_are_named_after_the_game_and_the_time(runs: Path) -> None:
         assert rundir.new_path(env_id, 0.0).name == f"{first.name}-3"
 
 
-def test_runs_are_found_by_name_by_path_and_by_age(runs: Path) -> None:
+def test_runs_are_found_by_name_by_path_and_by_age(here: Path) -> None:
     with pytest.raises(UserError, match="there is no run in"):
         rundir.find(None)
     made = [created(path) for path in ("runs/b", "runs/a", "elsewhere/c")]
     for age, run in enumerate(made):
         os.utime(run.config, (1000 + age, 1000 + age))
-    (runs / "runs" / "no-run").mkdir()
+    (here / "runs" / "no-run").mkdir()
     assert rundir.all_runs() == made[:2]
     assert rundir.find(None) == made[1]
     assert rundir.find("b") == rundir.find("runs/b") == rundir.find(str(made[0].path)) == made[0]
@@ -171,29 +165,29 @@ def git(*arguments: str) -> str:
 
 
 @pytest.mark.skipif(not shutil.which("git"), reason="git is not installed")
-def test_the_commit_is_its_hash_whatever_tags_there_are(runs: Path, monkeypatch: Patch) -> None:
-    monkeypatch.setattr(rundir, "REPOSITORY", runs)
+def test_the_commit_is_its_hash_whatever_tags_there_are(here: Path, monkeypatch: Patch) -> None:
+    monkeypatch.setattr(rundir, "REPOSITORY", here)
     assert rundir.git_commit() is None
     git("init", "-q")
-    (runs / "unpacked").mkdir()
+    (here / "unpacked").mkdir()
     assert rundir.git_commit() is None
-    (runs / "code.py").write_text("1")
+    (here / "code.py").write_text("1")
     git("add", ".")
     git("commit", "-q", "-m", "first")
     commit = git("rev-parse", "HEAD")
     assert rundir.git_commit() == commit
     git("tag", "-a", "v1", "-m", "a release")
     assert rundir.git_commit() == commit
-    index = runs / ".git" / "index"
+    index = here / ".git" / "index"
     before = (index.stat().st_ino, index.stat().st_mtime_ns)
-    os.utime(runs / "code.py", (0, 0))  # git would like to note that it is as it was
+    os.utime(here / "code.py", (0, 0))  # git would like to note that it is as it was
     assert rundir.git_commit() == commit
     # Nothing is written, so no lock is left by a launcher that is killed.
     assert (index.stat().st_ino, index.stat().st_mtime_ns) == before
-    (runs / "code.py").write_text("2")
+    (here / "code.py").write_text("2")
     assert rundir.git_commit() == f"{commit}-dirty"
     # A folder inside somebody else's checkout has no commit of its own.
-    monkeypatch.setattr(rundir, "REPOSITORY", runs / "unpacked")
+    monkeypatch.setattr(rundir, "REPOSITORY", here / "unpacked")
     assert rundir.git_commit() is None
 
 
@@ -266,7 +260,7 @@ def test_asking_whether_a_run_is_held_never_takes_its_lock(tmp_path: Path) -> No
         assert rundir.is_held(tmp_path)
 
 
-def test_a_name_taken_in_the_same_second_is_not_used(runs: Path, monkeypatch: Patch) -> None:
+def test_a_name_taken_in_the_same_second_is_not_used(here: Path, monkeypatch: Patch) -> None:
     labelled = rundir.labelled
     taken: list[RunDir] = []
 
@@ -285,11 +279,8 @@ def test_a_name_taken_in_the_same_second_is_not_used(runs: Path, monkeypatch: Pa
     assert taken[0].label == "other", "it is as it was"
 
 
-def test_an_interrupted_start_leaves_no_directory(runs: Path, monkeypatch: Patch) -> None:
-    def interrupted() -> None:
-        raise KeyboardInterrupt
-
-    monkeypatch.setattr(rundir, "git_commit", interrupted)
+def test_an_interrupted_start_leaves_no_directory(here: Path, monkeypatch: Patch) -> None:
+    monkeypatch.setattr(rundir, "git_commit", mock.Mock(side_effect=KeyboardInterrupt))
     with pytest.raises(KeyboardInterrupt):
         rundir.create(Path("run"), config(), None, resume=False)
     assert not Path("run").exists()

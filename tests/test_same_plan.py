@@ -270,9 +270,8 @@ def test_containers_may_do_nothing(name: str) -> None:
         assert all(port.startswith("127.0.0.1:") for port in published)
 
 
-def test_a_resumed_run_uses_its_hosts(tmp_path: Path, monkeypatch: Patch) -> None:
-    monkeypatch.chdir(tmp_path)
-    path = tmp_path / "runs" / "pong"
+def test_a_resumed_run_uses_its_hosts(here: Path) -> None:
+    path = here / "runs" / "pong"
     rundir.create(path, configure(env_id="CartPole-v1", trusted_network=True), None, resume=False)
     (path / "hosts.toml").write_text(HOSTS)
     for more in ((), ("--run-dir", "runs/pong")):

@@ -8,6 +8,7 @@ import subprocess
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
+from unittest import mock
 
 import pytest
 from hypothesis import given, settings
@@ -199,13 +200,12 @@ def test_a_dashboard_fits_and_shows_what_matters(tmp_path: Path, workers: int, w
     assert all(word in text for word in ("ALE/Pong-v5", "running", "env steps", "4.6M", "ps-0"))
 
 
-def test_the_list_says_what_status_says(tmp_path: Path, monkeypatch: Patch, capsys: Out) -> None:
-    monkeypatch.chdir(tmp_path)
-    solved = FakeRun(tmp_path / "runs" / "good", configure(stop_at_return=0.95))
+def test_the_list_says_what_status_says(here: Path, capsys: Out) -> None:
+    solved = FakeRun(here / "runs" / "good", configure(stop_at_return=0.95))
     ended = {"state": "done", "solved": True, "env_steps": 9, "mean_return_100": 0.94}
     write_json(solved.run.summary, ended)
-    rundir.create(tmp_path / "runs" / "red\x1b[31m", configure(), None, resume=False)
-    other = rundir.create(tmp_path / "runs" / "other", configure(), None, resume=False)
+    rundir.create(here / "runs" / "red\x1b[31m", configure(), None, resume=False)
+    other = rundir.create(here / "runs" / "other", configure(), None, resume=False)
     other.config.write_text(other.config.read_text().replace('"auto"', '"resnet"', 1))
     assert launch_cluster.main(["list"]) == 0
     said = capsys.readouterr().out
@@ -227,10 +227,7 @@ def test_followed_logs_show_new_processes(tmp_path: Path, monkeypatch: Patch, ca
     def cut_and_grow(_: float) -> None:
         first.write_text("cut\n")
         later.write_text("here\n")
-        clock.sleep = enough
-
-    def enough(_: float) -> None:
-        raise KeyboardInterrupt
+        clock.sleep = mock.Mock(side_effect=KeyboardInterrupt)
 
     clock.sleep = cut_and_grow
     monkeypatch.setattr(verbs, "time", clock)
@@ -243,9 +240,8 @@ def test_followed_logs_show_new_processes(tmp_path: Path, monkeypatch: Patch, ca
     assert said.err == ""
 
 
-def test_the_name_of_a_run_is_understood(tmp_path: Path, monkeypatch: Patch, capsys: Out) -> None:
-    monkeypatch.chdir(tmp_path)
-    FakeRun(tmp_path / "runs" / "pong-1", configure())
+def test_the_name_of_a_run_is_understood(here: Path, capsys: Out) -> None:
+    FakeRun(here / "runs" / "pong-1", configure())
     assert launch_cluster.main(["logs", "pong-1"]) == 2
     assert "did you mean `logs --run pong-1`?" in capsys.readouterr().err
 

@@ -4,7 +4,6 @@ import csv
 import json
 import math
 import signal
-import subprocess
 import sys
 import threading
 import time
@@ -18,15 +17,7 @@ from a3c.errors import UserError
 from a3c.launch import sweep
 from tests import Log, Out, Patch
 from tests.fake_runs import FakeRun
-from tests.runs import REPOSITORY, Python, is_gone, wait_until
-
-SHORT = """
-preset = "cartpole"
-[fixed]
-workers = 1
-max_env_steps = 4000
-evaluation_episodes = 2
-"""
+from tests.runs import REPOSITORY, Python, call_script, is_gone, started, wait_until
 
 
 def written(folder: Path, text: str) -> Path:
@@ -38,11 +29,6 @@ def written(folder: Path, text: str) -> Path:
 def rows(folder: Path) -> list[dict[str, str]]:
     with (folder / "sweep.csv").open(newline="") as file:
         return list(csv.DictReader(file))
-
-
-def launch(*arguments: str) -> subprocess.Popen[str]:
-    command = [sys.executable, str(REPOSITORY / "launch_cluster.py"), *arguments]
-    return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
 
 
 def test_lists_are_combined_and_ranges_are_drawn(tmp_path: Path) -> None:
@@ -80,20 +66,20 @@ def test_seeds_are_given_as_numbers_and_ranges() -> None:
 
 
 def test_a_sweep_that_was_interrupted_goes_on_and_shows_the_best_first(tmp_path: Path) -> None:
-    fixed = SHORT.replace("max_env_steps = 4000\n", "")
+    fixed = 'preset = "cartpole"\n[fixed]\nworkers = 1\nevaluation_episodes = 2\n'
     file = written(tmp_path, fixed + "[vary]\nmax_env_steps = [3000, 20000]\n")
     folder = tmp_path / "out"
-    process = launch("sweep", str(file), "--output", str(folder))
-    wait_until(lambda: (folder / "001" / "metrics" / "worker-0.jsonl").exists(), "the second trial")
-    process.send_signal(signal.SIGINT)
-    process.communicate(timeout=60)
+    words = ("sweep", str(file), "--output", str(folder))
+    with started([sys.executable, str(REPOSITORY / "launch_cluster.py"), *words]) as (process,):
+        second = folder / "001" / "metrics" / "worker-0.jsonl"
+        wait_until(second.exists, "the second trial")
+        process.send_signal(signal.SIGINT)
+        process.communicate(timeout=60)
     first = json.loads((folder / "000" / "summary.json").read_text())
     assert (process.returncode, first["state"]) == (130, "done")
     before = (folder / "000" / "summary.json").stat().st_mtime_ns
 
-    process = launch("sweep", str(file), "--output", str(folder))
-    said, _ = process.communicate(timeout=180)
-    assert process.returncode == 0, said
+    call_script("launch_cluster.py", *words, check=True)
     assert (folder / "000" / "summary.json").stat().st_mtime_ns == before, "it is not trained again"
     means = [float(row["mean_return"]) for row in rows(folder)]
     assert len(means) == 2
@@ -154,37 +140,27 @@ def test_trials_run_at_once_and_fail_alone(tmp_path: Path, trained: Trained, cap
         sweep.run(other, tmp_path / "out", (), 1)
 
 
-def test_one_flag_trains_several_seeds(
-    tmp_path: Path,
-    trained: Trained,
-    caplog: Log,
-    monkeypatch: Patch,
-) -> None:
-    monkeypatch.chdir(tmp_path)
+def test_one_flag_trains_several_seeds(here: Path, trained: Trained, caplog: Log) -> None:
     flags = ("--env-id", "CartPole-v1", "--workers", "1")
-    out = str(tmp_path / "out")
-    assert launch_cluster.main([*flags, "--seeds", "4-5", "--run-dir", out, "--at-once", "2"]) == 0
-    assert sorted(row["seed"] for row in rows(tmp_path / "out")) == ["4", "5"]
+    more = ("--seeds", "4-5", "--run-dir", "out", "--at-once", "2")
+    assert launch_cluster.main([*flags, *more]) == 0
+    assert sorted(row["seed"] for row in rows(here / "out")) == ["4", "5"]
     assert trained.flags == [list(flags), list(flags)]
     assert trained.most == 2
     trained.failing = ("000",)
     assert launch_cluster.main([*flags, "--seeds", "4"]) == 70
-    (folder,) = (tmp_path / "runs").iterdir()
+    (folder,) = (here / "runs").iterdir()
     assert f"the same command with --run-dir runs/{folder.name} tries it again" in caplog.text
 
 
 def test_seeds_in_a_folder_of_other_settings_are_refused(
-    tmp_path: Path,
-    trained: Trained,
-    capsys: Out,
-    monkeypatch: Patch,
+    here: Path, trained: Trained, capsys: Out
 ) -> None:
-    monkeypatch.chdir(tmp_path)
     base = ["--env-id", "CartPole-v1", "--workers", "1", "--start-from", "zoo/cartpole"]
     base += ["--seeds", "4-5", "--run-dir", "out", "--evaluator"]
     assert launch_cluster.main(base) == 0
     for seed in ("000", "001"):  # the launcher notes the checkpoint that a name stands for
-        file = tmp_path / "out" / seed / "config.json"
+        file = here / "out" / seed / "config.json"
         file.write_text(file.read_text().replace("zoo/car", str(REPOSITORY / "zoo" / "car")))
     assert launch_cluster.main(base) == 0, "the same command goes on"
     capsys.readouterr()
@@ -258,11 +234,10 @@ def test_a_signal_ends_trials_too(tmp_path: Path, python: Python, number: signal
     assert {path.name for path in said.parent.iterdir()} == {"000.log", "sweep.csv"}
 
 
-def test_a_first_trial_that_is_refused_leaves_nothing(tmp_path: Path, monkeypatch: Patch) -> None:
-    monkeypatch.chdir(tmp_path)
+def test_a_first_trial_that_is_refused_leaves_nothing(here: Path) -> None:
     folder = Path("-new")  # which no command takes for a flag
-    process = launch("--seeds", "0", "--env-id", "CartPole-v7", f"--run-dir={folder}")
-    said, _ = process.communicate(timeout=60)
-    assert process.returncode == 2
-    assert said.splitlines()[-1].startswith("launch_cluster.py: 000: env_id 'CartPole-v7'"), said
+    flags = ("--seeds", "0", "--env-id", "CartPole-v7", f"--run-dir={folder}")
+    done = call_script("launch_cluster.py", *flags)
+    assert done.returncode == 2
+    assert done.stderr.splitlines()[-1].startswith("launch_cluster.py: 000: env_id 'CartPole-v7'")
     assert not folder.exists()
