@@ -59,10 +59,6 @@ def connects(address: tuple[str, int]) -> bool:
         return visitor.connect_ex(address) == 0
 
 
-def connects_inside(pid: int, port: int) -> bool:
-    return _said(sys.executable, "-c", CONNECT_INSIDE, str(pid), str(port)) == ""
-
-
 def network_of(pid: int, kind: str = "net") -> str:
     """What tells the namespace of a process from others."""
     return str(Path(f"/proc/{pid}/ns/{kind}").readlink())
@@ -83,8 +79,7 @@ def record_of(path: Path, name: str) -> ProcessRecord:
         record = process_records.read_record(path / "processes" / f"{name}.json")
         return record if record and record.pid and record.state == "running" else None
 
-    there: ProcessRecord = wait_until(found, f"{name} at work")
-    return there
+    return wait_until(found, f"{name} at work")
 
 
 def assert_cut_off(path: Path) -> str:
@@ -97,7 +92,7 @@ def assert_cut_off(path: Path) -> str:
     here = [a.address for a in addresses if a.family in (socket.AF_INET, socket.AF_INET6)]
     for record in records:
         _, port = split_address(record.address)
-        assert connects_inside(record.pid or 0, port)
+        assert _said(sys.executable, "-c", CONNECT_INSIDE, f"{record.pid}", f"{port}") == ""
         assert not any(connects((host, port)) for host in here)
         assert "is open to" not in Path(record.log).read_text()
     found = status.read(RunDir(path), usage=True)

@@ -27,7 +27,6 @@ from tests.clusters import rows, small_config, worker
 from tests.scripted import Script, ScriptedEnv
 
 HERE = __name__
-ALL = np.ones(1, bool)
 
 
 class InfoWrapper(gymnasium.Wrapper[Any, Any, Any, Any]):
@@ -55,7 +54,7 @@ def test_numbers_are_those_of_the_steps_that_were_played(mode: AutoresetMode) ->
     )
     envs.reset()
     found: dict[str, list[float]] = {}
-    dead = ~ALL
+    dead = np.zeros(1, bool)
     for _ in range(5):
         _, _, terminated, _, info = envs.step(np.zeros(1, np.int64))
         for name in ("at", "inner/points", "inner/won", "name", "broken", "no/where", "at/x"):

@@ -4,6 +4,7 @@ import errno
 import time
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
 import numpy as np
 import pytest
@@ -15,7 +16,6 @@ from a3c.run.rundir import RunDir
 from a3c.server.exchange import Reply
 from a3c.server.store import Snapshot
 from tests import Log, Patch
-from tests.clusters import config
 from tests.fake_runs import FakeRun, configure, dead
 from tests.runs import manifest
 from tests.snapshots import write
@@ -72,7 +72,7 @@ class Scored:
 
 def chief_of(store: Any, path: Path, games: Any = None, resumed: Any = None, **own: Any) -> Chief:
     """A chief that is to reach a mean of 50, and collects reports at every tick."""
-    chosen = config(**{"stop_at_return": 50.0, "checkpoint_interval_s": 1e6, **own})
+    chosen = configure(**{"stop_at_return": 50.0, "checkpoint_interval_s": 1e6, **own})
     return Chief(store, chosen, RunDir(path), REPLY, resumed, PsStart(1, 0), games)
 
 
@@ -97,7 +97,7 @@ def test_without_evaluation_games_trainings_mean_is_believed(tmp_path: Path, win
     last = manifest(tmp_path)
     assert (last.reason, last.episodes) == ("solved", window)
     for mark, over in ((50.0, True), (50.5, False), (None, False)):
-        assert checkpoint.is_over(last, config(stop_at_return=mark, **chosen).run) == over
+        assert checkpoint.is_over(last, configure(stop_at_return=mark, **chosen).run) == over
 
 
 def test_a_run_is_solved_by_games_that_its_frozen_weights_have_won(tmp_path: Path) -> None:
@@ -178,7 +178,7 @@ def test_a_run_ends_when_evaluations_bring_no_better_one(tmp_path: Path) -> None
     chief.end_run("patience", go_on)
     last = manifest(tmp_path)
     for patience, over in ((2, True), (3, False), (None, False)):
-        assert checkpoint.is_over(last, config(patience=patience).run) == over
+        assert checkpoint.is_over(last, configure(patience=patience).run) == over
 
 
 def test_a_run_ends_after_its_wall_time_of_training(tmp_path: Path) -> None:
@@ -191,7 +191,7 @@ def test_a_run_ends_after_its_wall_time_of_training(tmp_path: Path) -> None:
     last = manifest(tmp_path)
     assert last.reason == "max_wall_time"
     for limit_s, over in ((100.0, True), (200.0, False), (None, False)):
-        assert checkpoint.is_over(last, config(max_wall_time_s=limit_s).run) == over
+        assert checkpoint.is_over(last, configure(max_wall_time_s=limit_s).run) == over
 
 
 @pytest.mark.parametrize(("mean", "reason"), [(49.0, "max_env_steps"), (51.0, "solved")])
@@ -224,11 +224,7 @@ def test_games_in_play_when_the_run_is_stopped_count_for_nothing(tmp_path: Path)
 
 def test_a_save_that_our_bug_fails_is_told(tmp_path: Path, monkeypatch: Patch, caplog: Log) -> None:
     chief = chief_of(ReportingStore(), tmp_path)
-
-    def fail(*_: Any) -> None:
-        raise KeyError("a bug")
-
-    monkeypatch.setattr(checkpoint, "write", fail)
+    monkeypatch.setattr(checkpoint, "write", mock.Mock(side_effect=KeyError("a bug")))
     for count in (1, 2):
         assert chief.save("interval") is None
         assert chief.row(REPLY)["cluster/failed_saves"] == count
@@ -271,11 +267,9 @@ def test_a_checkpoint_that_ended_a_run_stays_until_anything_is_learned(tmp_path:
 
 
 def test_a_refusing_disk_ends_no_training(tmp_path: Path, monkeypatch: Patch, caplog: Log) -> None:
-    def refuse(*_: Any, **__: Any) -> None:
-        raise OSError(errno.ENOSPC, "No space left on device")
-
     chief = chief_of(ReportingStore(), tmp_path, Scored(51.0))
     tick(chief, *[51.0] * 100)
-    monkeypatch.setattr(checkpoint, "promote", refuse)
+    full = OSError(errno.ENOSPC, "No space left on device")
+    monkeypatch.setattr(checkpoint, "promote", mock.Mock(side_effect=full))
     assert tick(chief) is None
     assert "can't be kept (No space left on device): training goes on" in caplog.text

@@ -18,10 +18,6 @@ def parse(*arguments: str) -> Config:
     return command_line.parse_config(list(arguments), "launch_cluster.py", "test")[0]
 
 
-def value_of(config: Config, name: str) -> Any:
-    return getattr(getattr(config, OPTIONS[name].section), name)
-
-
 @pytest.fixture
 def presets(tmp_path: Path, monkeypatch: Patch) -> Path:
     folder = tmp_path / "presets"
@@ -70,8 +66,9 @@ def test_numbers_and_times_may_be_written_as_people_do() -> None:
         "initial_log_deviation": {"-.5": -0.5},
     }
     for name, values in meant.items():
-        found = {text: value_of(parse(OPTIONS[name].flag, text), name) for text in values}
-        assert found == values
+        option = OPTIONS[name]
+        sections = {text: getattr(parse(option.flag, text), option.section) for text in values}
+        assert {text: getattr(section, name) for text, section in sections.items()} == values
 
 
 @pytest.mark.parametrize("name", command_line.preset_names())

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from a3c.cluster.topology import Cluster, Task, free_ports
+from a3c.cluster.topology import Cluster, Task, free_ports, split_address
 from a3c.errors import RetryableError
 from a3c.server import sessions
 from a3c.server.store import Store
@@ -62,7 +62,7 @@ def test_no_push_counts_twice_where_the_connection_breaks(what: str) -> None:
     watcher = here.store(SETTINGS, 1, player)
     watcher.initialize(player.parameters())
     # Worker 0 is another server, which reaches the ps through the wire.
-    wire = Wire(port_of(here.cluster.ps[0]))
+    wire = Wire(split_address(here.cluster.ps[0])[1])
     own, worker = f"127.0.0.1:{free_ports(1)[0]}", Task("worker", 0)
     far = Cluster((f"127.0.0.1:{wire.port}",), (own, here.cluster.workers[1]))
     target = serve(far, worker).target
@@ -81,14 +81,14 @@ def test_no_push_counts_twice_where_the_connection_breaks(what: str) -> None:
 
 def test_a_ps_started_again_while_sessions_are_made_ready_is_lost(monkeypatch: Patch) -> None:
     first, second, address = (f"127.0.0.1:{port}" for port in free_ports(3))
-    wire, worker = Wire(port_of(first)), Task("worker", 0)
+    wire, worker = Wire(split_address(first)[1]), Task("worker", 0)
     cluster = Cluster((f"127.0.0.1:{wire.port}",), (address,))
     servers = [serve(Cluster((ps,), (address,)), Task("ps", 0)) for ps in (first, second)]
     player, target, made = agent(SETTINGS), serve(cluster, worker).target, list[Any]()
 
     def prepare(*ends: Any) -> Callable[..., list[Any]]:
         if made:
-            wire.leads_to = port_of(second)
+            wire.leads_to = split_address(second)[1]
             wire.cut()
         made.append(really(*ends))
         return made[-1]
@@ -98,7 +98,3 @@ def test_a_ps_started_again_while_sessions_are_made_ready_is_lost(monkeypatch: P
     with pytest.raises(RetryableError, match="the ps is lost"):
         Store(cluster, worker, target, player.shapes, player.statistics_size, SETTINGS)
     assert (len(servers), len(made)) == (2, 1)
-
-
-def port_of(address: str) -> int:
-    return int(address.split(":")[1])

@@ -182,7 +182,6 @@ def toml_files(draw: st.DrawFn) -> bytes:
 @SOME
 @given(toml_files() | st.binary(max_size=40), st.sampled_from(["any.toml", "any.json", "any"]))
 @example(b"\xef\xbb\xbf[env]\nenv_id = 'CartPole-v1'\n", "bom.toml")
-@example(b"[run]\nseed = 1\nseed = 2\n", "twice.toml")
 @example(b"[run]\nseed = 1\n[run]\n", "twice.toml")
 @example(b"[env]\nenv_id = 'a\\u0000:b'\n", "nul.toml")
 @example(b'{"config": {"env": {"env_id": "a\\u0000:b"}}}', "nul.json")
@@ -295,7 +294,6 @@ NOT_OF_A_RUN = {"list", "completion", "config", "envs", "presets"}
 @example("status", ["a" * 300])
 @example("logs", ["worker-0", "--run", "loop"])
 @example("restart", [""])
-@example("evaluate", ["--seconds", "inf"])
 @example("evaluate", ["a" * 300])
 @example("evaluate", ["--record", "new/folder", "nothing"])
 @example("evaluate", ["--record", "loop"])

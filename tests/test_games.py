@@ -41,8 +41,7 @@ def forks(pid: int) -> tuple[psutil.Process, psutil.Process]:
 
 
 def answer(games: EvaluationProcess) -> dict[str, Any]:
-    scores: dict[str, Any] = wait_until(games.poll, "scores")
-    return scores
+    return wait_until(games.poll, "scores")
 
 
 def test_each_request_is_played_in_a_process_of_its_own(games: EvaluationProcess) -> None:

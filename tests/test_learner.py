@@ -328,16 +328,24 @@ def test_bfloat16_gives_the_same_gradient_but_for_its_digits(sides: Sides) -> No
 
 
 def test_a_rollout_waits_until_its_returns_are_complete(sides: Sides) -> None:
-    """Then the update is that of the rows whose N steps are there, with returns of N steps."""
-    other, side = sides.two(small_config(**PLAIN, return_steps=7))
+    """Then the update is that of the rows whose N steps are there, with returns of N steps.
+
+    The statistics of all returns are pushed with the first complete sample.
+    """
+    other, side = sides.two(small_config(**PLAIN, return_steps=7, normalize_rewards=True))
     full = np.ones((5, 3), np.float32)
-    first, second = (random_rollout(seed)._replace(mask=full) for seed in (1, 2))
+    first, second = (
+        random_rollout(seed)._replace(mask=full, return_statistics=np.full(3, 10.0**seed))
+        for seed in (0, 1)
+    )
     waiting = side.learner.update(first)
     assert (waiting.num_pushes, waiting.pushed, waiting.metrics) == (0, True, {})
-    other.store.push(push_of(np.ones_like(waiting.reply.parameters), 9))
+    ones = np.ones_like(waiting.reply.parameters)
+    other.store.push(push_of(ones, 9, moments=np.zeros(3)))
     assert side.learner.update(first).reply.global_step == 9 + 4 * 3
     assert side.learner.update(second).num_pushes == 1
     assert side.learner.reply.global_step == 9 + 4 * 3 + 5 * 3
+    np.testing.assert_allclose(side.learner.return_statistics(), [12.0] * 3)
 
 
 def test_a_winner_puts_the_weights_that_it_played_with_on_the_ps(sides: Sides) -> None:
@@ -488,10 +496,9 @@ def test_observations_are_normalised_by_what_all_workers_saw(sides: Sides) -> No
     plain.load(two.store.pull().parameters, np.zeros(0))
     raw = rollout.observations[0]
     normal = ((raw - x.mean(axis=0)) / x.std(axis=0)).astype(np.float32)
-    nothing, starts = np.zeros((3, 0), np.float32), np.zeros(3, bool)
-    np.testing.assert_allclose(
-        two.agent.value(raw, nothing, starts), plain.value(normal, nothing, starts), rtol=1e-4
-    )
+    start = np.zeros((3, 0), np.float32), np.zeros(3, bool)
+    found, expected = two.agent.value(raw, *start), plain.value(normal, *start)
+    np.testing.assert_allclose(found, expected, rtol=1e-4)
     two.learner.update(random_rollout(2))
     one.store.initialize(saved)
     np.testing.assert_array_equal(two.store.pull().statistics, saved["observation_statistics"])
@@ -504,7 +511,10 @@ def test_moments_of_advantages_run_over_all_workers(sides: Sides, samples_per_st
     for side, seed in ((one, 1), (two, 2)):
         side.learner.update(random_rollout(seed))
     moments = two.store.pull().advantage_moments
-    both = [advantages_of(random_rollout(seed)) for seed in (1, 2)]
+    both = []
+    for rollout in map(random_rollout, (1, 2)):
+        played = rollout.rewards, rollout.values, rollout.bootstrap_value, rollout.discounts
+        both.append(gae(*played, 1.0)[0][rollout.mask > 0].astype(np.float64))
     keeps = [np.exp(-len(part) / 100) for part in both]
     weights = [keeps[1] * (1 - keeps[0]), 1 - keeps[1]]
     wanted = [
@@ -512,13 +522,6 @@ def test_moments_of_advantages_run_over_all_workers(sides: Sides, samples_per_st
         for powers in ([p**0 for p in both], both, [p**2 for p in both])
     ]
     np.testing.assert_allclose(moments, wanted, rtol=1e-5)
-
-
-def advantages_of(rollout: Rollout) -> np.ndarray:
-    advantages, _ = gae(
-        rollout.rewards, rollout.values, rollout.bootstrap_value, rollout.discounts, 1.0
-    )
-    return advantages[rollout.mask > 0].astype(np.float64)
 
 
 STEPS, ENVS = 6, 4  # of the batch that is cut
@@ -598,9 +601,8 @@ def test_a_game_in_pieces_gives_the_samples_of_the_whole_game_once(
         *(again.rewards, again.values, again.bootstrap_value, again.discounts, 0.8, steps)
     )
     for index, one in enumerate(expected, start=1):
-        np.testing.assert_array_equal(
-            np.concatenate([piece[index] for piece in pieces]), one[:done]
-        )
+        found = np.concatenate([piece[index] for piece in pieces])
+        np.testing.assert_array_equal(found, one[:done])
     for name in PER_STEP:
         found = np.concatenate([getattr(rollout, name) for rollout, _, _ in pieces])
         np.testing.assert_array_equal(found, getattr(again, name)[:done])
@@ -632,14 +634,3 @@ def test_the_events_of_an_update_come_in_order(sides: Sides, monkeypatch: Patch)
     push = ["gradient", "moments", "push", "load"]
     drop = ["gradient", "pull", "load"]
     assert events == ["reset", "pull", "load", *play, *push, *play, *drop]
-
-
-def test_return_statistics_wait_for_the_first_complete_sample(sides: Sides) -> None:
-    settings = {"normalize_rewards": True, "return_steps": 8}
-    side = sides.one(small_config(**PLAIN, **settings))
-    pushes = []
-    for seed in range(3):  # of 5 steps each: the second one completes the first samples
-        rollout = random_rollout(seed)._replace(return_statistics=np.full(3, 10.0**seed))
-        pushes.append(side.learner.update(rollout).num_pushes)
-    assert pushes == [0, 1, 1]
-    np.testing.assert_allclose(side.learner.return_statistics(), [111.0] * 3)

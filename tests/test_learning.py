@@ -11,8 +11,7 @@ def trained(path: Path, *arguments: str) -> dict[str, Any]:
     """Train with two workers; the run's summary."""
     command = launcher("--workers", "2", "--run-dir", str(path), *arguments)
     call(*command, check=True, timeout=900)
-    summary: dict[str, Any] = json.loads((path / "summary.json").read_text())
-    return summary
+    return json.loads((path / "summary.json").read_text())
 
 
 def test_cartpole_is_solved_within_200k_env_steps_by_one_of_two_seeds(tmp_path: Path) -> None:

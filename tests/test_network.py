@@ -32,9 +32,8 @@ def file(tmp_path: Path) -> Path:
 
 
 def test_all_that_start_at_once_share_one_network(python: Python, file: Path) -> None:
-    assert (
-        len({line_of(process.stdout) for process in [python(JOINS, file) for _ in range(6)]}) == 1
-    )
+    processes = [python(JOINS, file) for _ in range(6)]
+    assert len({line_of(process.stdout) for process in processes}) == 1
     assert file.stat().st_mode & 0o777 == 0o600
 
 

@@ -137,7 +137,6 @@ def test_a_picture_of_bytes_shows_just_these_bytes() -> None:
 
 
 STACK = Box(0, 255, (4, 12, 14), np.uint8)
-OTHERS: list[Box] = [RGB, RGB_STACK_CHANNELS_FIRST, Box(0, 255, (4, 4, 4), np.uint8), VECTOR]
 
 
 def test_transposing_twice_changes_nothing() -> None:
@@ -153,7 +152,7 @@ def test_transposing_twice_changes_nothing() -> None:
     turned = observations.channels_last_space(bounded)
     np.testing.assert_array_equal(turned.high, np.moveaxis(high, 0, -1))
     assert observations.prepared_shape(turned) == observations.prepared_shape(bounded)
-    for space in OTHERS:
+    for space in (RGB, RGB_STACK_CHANNELS_FIRST, Box(0, 255, (4, 4, 4), np.uint8), VECTOR):
         raw = rollout(space)
         assert observations.channels_last(raw, space) is raw
         assert observations.channels_last_space(space) is space

@@ -87,9 +87,8 @@ def test_a_rollout_is_t_by_b_and_starts_where_the_last_one_ended(mode: Autoreset
         np.testing.assert_array_equal(rollout.discounts, np.full((3, 2), GAMMA))
         following = np.array([[b, 0, 3 * k + 3] for b in range(2)])
         np.testing.assert_array_equal(rollout.next_observations, following)
-        np.testing.assert_allclose(
-            rollout.bootstrap_value, value_of(following, np.array(3 * k + 4))
-        )
+        expected = value_of(following, np.array(3 * k + 4))
+        np.testing.assert_allclose(rollout.bootstrap_value, expected)
 
 
 def test_only_the_mode_of_the_next_step_has_dead_transitions() -> None:
@@ -136,21 +135,13 @@ def targets(rollout: Rollout, lambda_: float) -> list[list[tuple[Any, ...]]]:
     advantages, returns = gae(
         rollout.rewards, rollout.values, rollout.bootstrap_value, rollout.discounts, lambda_
     )
+    parts = rollout.actions, rollout.starts, rollout.values, advantages, returns
     taught = []
     for b in range(rollout.mask.shape[1]):
         trained = rows(rollout, b)
         finished = max((t for t in trained if rollout.discounts[t, b] == 0), default=-1)
-        taught.append(
-            [
-                (
-                    *rollout.observations[t, b].tolist(),
-                    *(rollout.actions[t, b], rollout.starts[t, b], rollout.values[t, b]),
-                    *(advantages[t, b], returns[t, b]),
-                )
-                for t in trained
-                if t <= finished
-            ]
-        )
+        done = [t for t in trained if t <= finished]
+        taught.append([(*rollout.observations[t, b], *(p[t, b] for p in parts)) for t in done])
     return taught
 
 

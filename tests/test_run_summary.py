@@ -8,6 +8,7 @@ import sys
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
+from unittest import mock
 
 import pytest
 
@@ -197,10 +198,7 @@ def test_no_deleted_run_is_offered_again(tmp_path: Path, caplog: Log, monkeypatc
     made = cartpole(tmp_path)
     made.checkpoint(900, 20.0, reason="interrupted")
     newest = newest_valid(made.run.checkpoints)
-
-    def refuse(*_: object) -> None:
-        raise OSError(errno.EROFS, "Read-only file system")
-
+    refuse = mock.Mock(side_effect=OSError(errno.EROFS, "Read-only file system"))
     monkeypatch.setattr("a3c.process.process_records.write_json", refuse)
     summary = summarise(made.run, "stopped", newest, None)
     assert caplog.text.rstrip().endswith("(Read-only file system): make its folder writable")

@@ -4,18 +4,16 @@ from hypothesis import strategies as st
 from a3c.env.seeding import BLOCK, MAX_BLOCKS, evaluation_seed, training_seed
 
 run_seeds = st.integers(0, 2**31 - 1)
-workers = st.integers(0, 100_000)
-indices = st.integers(0, MAX_BLOCKS - 1)
 distances = st.one_of(st.just(1), st.integers(1, 100), st.integers(1, 100_000))
 
 
-@given(run_seeds, workers, distances)
+@given(run_seeds, st.integers(0, 100_000), distances)
 def test_blocks_of_one_run_never_overlap(run_seed: int, worker: int, distance: int) -> None:
     starts = training_seed(run_seed, worker), training_seed(run_seed, worker + distance)
     assert abs(starts[0] - starts[1]) >= BLOCK
 
 
-@given(run_seeds, run_seeds, indices)
+@given(run_seeds, run_seeds, st.integers(0, MAX_BLOCKS - 1))
 def test_no_run_evaluates_on_trained_seeds(run_seed: int, other_run_seed: int, worker: int) -> None:
     last_of_training = training_seed(run_seed, worker) + BLOCK - 1
     evaluation = evaluation_seed(other_run_seed)

@@ -6,6 +6,7 @@ import sys
 import threading
 from collections.abc import Iterator
 from pathlib import Path
+from unittest import mock
 
 import pytest
 
@@ -182,16 +183,10 @@ def test_a_worker_goes_last_if_its_session_is_its_own(session: str, nice: str, f
 def test_a_worker_tries_again_while_another_process_writes(monkeypatch: Patch) -> None:
     """The kernel takes one process in 0.1 s from users without privileges."""
     answers = [BlockingIOError(), BlockingIOError(), None]
-    written = []
-
-    def write(path: Path, text: str) -> None:
-        written.append((str(path), text))
-        if error := answers.pop(0):
-            raise error
-
+    write = mock.create_autospec(Path.write_text, side_effect=answers)
     monkeypatch.delenv(module.NICE_VARIABLE, raising=False)
     monkeypatch.setattr(os, "getsid", lambda _: os.getpid())
     monkeypatch.setattr(Path, "write_text", write)
     monkeypatch.setattr(module, "WAIT_S", 0.0)
     module.let_others_go_first.__wrapped__()
-    assert written == [(str(AUTOGROUP), module.NICE)] * 3
+    assert write.call_args_list == [mock.call(AUTOGROUP, module.NICE)] * 3

@@ -61,9 +61,7 @@ def wait_for_keeper(
         there = record and record.pid and record.keeper.pid != other_than
         return record if there else None
 
-    found = wait_until(look, "a keeper", 20.0)
-    assert isinstance(found, ProcessRecord)
-    return found
+    return wait_until(look, "a keeper", 20.0)
 
 
 def test_a_keeper_restarts_until_its_third_kill(keepers: module.ChildKeepers, run: RunDir) -> None:
@@ -154,16 +152,6 @@ def test_a_run_ends_without_its_ps_or_chief(tmp_path: Path, monkeypatch: Patch, 
     assert everything_ended(tmp_path)
 
 
-def test_a_signal_from_before_it_was_supervised_stops_the_run(run: RunDir) -> None:
-    keepers = module.ChildKeepers(run, plan(run, *TRIO).processes)
-    with module.Interruption() as interruption:
-        os.kill(os.getpid(), signal.SIGTERM)
-        outcome = module.Supervisor(plan(run, *TRIO), keepers, run, interruption).run()
-        assert outcome == module.Outcome(128 + signal.SIGTERM, stopped=True)
-        assert not interruption.count  # it was handled
-    assert all(keepers.look(name)[0] is not None for name in TRIO)
-
-
 class Scripted(module.RecordedKeepers):
     """Keepers that leave with 0 at a given look of the supervisor."""
 
@@ -217,20 +205,17 @@ def test_a_keeper_that_is_late_is_ended_too_if_the_run_was_stopped_before(run: R
         recorded = module.RecordedKeepers(run, lambda *_: None)
         look = until(100, start_late)
         outcome = module.Supervisor(planned, recorded, run, interruption, on_poll=look).run()
+        assert not interruption.count  # it was handled
     assert outcome == module.Outcome(128 + signal.SIGTERM, stopped=True)
     wait_until(lambda: None not in [made[0].look(name)[0] for name in TRIO], "their end", 20.0)
     assert everything_ended(run.path)
 
 
-class IgnoresFirstEnd(Scripted):
-    """Keepers that end only if they are told to at once."""
-
-    def end(self, name: str, *, now: bool) -> bool:
-        return super().end(name, now=now) if now else True
-
-
-def test_two_quick_ctrl_c_kill(run: RunDir) -> None:
-    keepers = IgnoresFirstEnd(run, dict.fromkeys(TRIO, 9))
+def test_two_quick_ctrl_c_kill(run: RunDir, monkeypatch: Patch) -> None:
+    """The keepers end only if they are told to at once."""
+    keepers = Scripted(run, dict.fromkeys(TRIO, 9))
+    end = keepers.end
+    monkeypatch.setattr(keepers, "end", lambda name, *, now: not now or end(name, now=now))
     with module.Interruption() as interruption:
         for _ in range(2):
             os.kill(os.getpid(), signal.SIGINT)
@@ -284,8 +269,7 @@ def test_a_keeper_without_a_process_is_tried_again(run: RunDir, monkeypatch: Pat
     monkeypatch.setattr(subprocess, "Popen", fork)
     keepers = module.ChildKeepers(run, plan(run).processes)
     assert keepers.look(NAME) == (EXIT_FATAL, True)
-    wait_for_keeper(
-        run, supervisor=module.Supervisor(plan(run), keepers, run, module.Interruption())
-    )
+    supervisor = module.Supervisor(plan(run), keepers, run, module.Interruption())
+    wait_for_keeper(run, supervisor=supervisor)
     keepers.end(NAME, now=True)
     wait_until(lambda: keepers.look(NAME)[0] is not None, "its end", 20.0)

@@ -17,6 +17,7 @@ from a3c.learn.training import Worker, not_finite
 from a3c.run import checkpoint
 from tests import Log, Patch
 from tests.clusters import InProcessCluster, flat, push_of, rows, small_config, worker
+from tests.runs import manifest
 from tests.scripted import ACTIONS, OBSERVATIONS, Script, make_envs
 
 NAN, INF = float("nan"), float("inf")
@@ -25,12 +26,9 @@ NAN, INF = float("nan"), float("inf")
 def work(run_dir: Path, *rewards: float, here: Any = None, **settings: Any) -> Worker:
     """A chief that plays one game again and again."""
     short = {"rollout_length": 1, "max_env_steps": 40, "envs_per_worker": 1}
-    games = [[Script(rewards)]]
-
-    def make(*_: Any) -> Any:
-        return make_envs(games, AutoresetMode.SAME_STEP)
-
-    return worker(small_config(**{**short, **settings}), run_dir, make, here)
+    games, same_step = [[Script(rewards)]], AutoresetMode.SAME_STEP
+    config = small_config(**{**short, **settings})
+    return worker(config, run_dir, lambda *_: make_envs(games, same_step), here)
 
 
 def test_a_worker_whose_rollouts_are_all_dropped_gives_up_and_says_why(tmp_path: Path) -> None:
@@ -46,9 +44,7 @@ def test_a_worker_whose_rollouts_are_all_dropped_gives_up_and_says_why(tmp_path:
     assert left.value.exit_code == 70
     assert rows(tmp_path)[-1]["drops/rollouts"] == 7
     assert rows(tmp_path)[-1]["env_steps"] == 3
-    found = checkpoint.newest_valid(tmp_path / "checkpoints")
-    assert found is not None, "what was learned before is kept"
-    assert found[1].step == 3
+    assert manifest(tmp_path).step == 3, "what was learned before is kept"
 
 
 def test_rollouts_that_wait_for_their_returns_forgive_no_drops(tmp_path: Path) -> None:
@@ -78,9 +74,7 @@ def test_a_chief_that_can_not_learn_saves_for_others(tmp_path: Path, monkeypatch
         with pytest.raises(FatalError, match="dropped 2 rollouts in a row"):
             chief.run()
     assert pushing.exception() is None
-    found = checkpoint.newest_valid(tmp_path / "checkpoints")
-    assert found is not None
-    assert found[1].step > 0
+    assert manifest(tmp_path).step > 0
     assert not other.attached().any()
 
 

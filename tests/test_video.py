@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterator
 from contextlib import closing
 from pathlib import Path
 from typing import Any, NamedTuple
+from unittest import mock
 
 import gymnasium
 import numpy as np
@@ -159,12 +160,7 @@ def test_late_steps_are_not_caught_up_and_closing_the_window_ends_the_show(pole:
 )
 def test_a_lost_window_is_reported_once(pole: Pole, caplog: Log, refusal: Any, said: str) -> None:
     screen = Screen(wanted=1)
-
-    def open_window(title: str, size: tuple[int, int]) -> Any:
-        if refusal is not None:
-            raise refusal
-        return screen.open(title, size)
-
+    open_window = mock.Mock(wraps=screen.open, side_effect=refusal)
     side = evaluator_window(pole.setup, pole.agent, open_window, lambda: 1000)
     pauses = [next(side, None) for _ in range(4)]
     assert [pause is None for pause in pauses] == [refusal is not None, True, True, True]
@@ -208,10 +204,7 @@ def test_training_goes_on_without_a_window_that_fails(caplog: Log) -> None:
     screen = Screen(wanted=3)
     assert train(screen.open, itertools.count().__next__) == 120
     assert (len(screen.shown), screen.closed) == (3, 1)
-
-    def fail(*_: Any, **__: Any) -> Any:
-        raise OSError("no memory")
-
+    fail = mock.Mock(side_effect=OSError("no memory"))
     assert train(fail, itertools.count().__next__) == 120
     closed, failed = caplog.messages
     assert closed == "the window is closed; training goes on without it"
@@ -222,10 +215,7 @@ def test_a_worker_plays_on_where_nothing_can_be_shown(caplog: Log, monkeypatch: 
     for name in ("DISPLAY", "WAYLAND_DISPLAY", "SDL_VIDEODRIVER"):
         monkeypatch.delenv(name, raising=False)
     assert prepare_window(CONFIG, envs.make, model.build) == (envs.make, None)
-
-    def refuse(*_: Any, **__: Any) -> Any:
-        raise ValueError("not drawn")
-
+    refuse = mock.Mock(side_effect=ValueError("not drawn"))
     monkeypatch.setenv("DISPLAY", ":4711")
     assert prepare_window(CONFIG, refuse, model.build) == (refuse, None)
     without_display, not_drawn = caplog.messages

@@ -20,7 +20,6 @@ from a3c.learn.rollout import Player, Rollout, numbers
 from a3c.net.distributions import for_space
 from a3c.play.playground import EvaluationSetup
 from a3c.run.metrics import Episode
-from tests.clusters import config
 from tests.fake_runs import configure
 from tests.scripted import ACTIONS, Script, ScriptedActor, ScriptedEnv
 from tests.test_loaded_agent import untrained
@@ -69,13 +68,9 @@ class Twice(gymnasium.Wrapper[Any, Any, Any, Any]):
 def rollouts(wrapper: str, *scripts: Script, **settings: Any) -> Iterator[Rollout]:
     given = ({"name": f"{__name__}:{wrapper}"},)
     made = wrappers.copies(lambda: ScriptedEnv(0, scripts, []), 1, given)
-    chosen = config(gamma=0.5, network="mlp", envs_per_worker=1, **settings)
+    chosen = configure(gamma=0.5, network="mlp", envs_per_worker=1, **settings)
     policy = for_space(ACTIONS, chosen.network)
     return Player(made, ScriptedActor(), policy, chosen, seed=1).rollouts()
-
-
-def games(played: Iterator[Rollout], num_rollouts: int) -> list[Episode]:
-    return [game for rollout in itertools.islice(played, num_rollouts) for game in rollout.episodes]
 
 
 def test_a_game_that_goes_on_after_an_end_for_learning_has_one_score() -> None:
@@ -88,7 +83,8 @@ def test_a_game_that_goes_on_after_an_end_for_learning_has_one_score() -> None:
 
 def test_a_game_that_a_wrapper_cuts_counts_up_to_there_from_its_own_first_step() -> None:
     played = rollouts("Cut", Script((1.0, 10.0, 100.0, 1000.0)), rollout_length=2)
-    assert games(played, 3) == [Episode(111.0, 2)] * 3
+    games = [game for rollout in itertools.islice(played, 3) for game in rollout.episodes]
+    assert games == [Episode(111.0, 2)] * 3
 
 
 def test_rewards_that_a_wrapper_skips_count() -> None:

@@ -19,11 +19,6 @@ pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="only root can mount a
 TIMES = ("--checkpoint-interval", "1", "--ps-timeout", "3", "--heartbeat-timeout", "6")
 
 
-def made_read_only(path: Path) -> bool:
-    """Whether a mount could be made read-only: it can't be while a file in it is open."""
-    return call("mount", "-o", "remount,bind,ro", str(path)).returncode == 0
-
-
 def newest(path: Path) -> int:
     """The step of the newest checkpoint, with every byte verified."""
     found = checkpoint.newest_valid(path / "checkpoints")
@@ -48,8 +43,9 @@ def test_training_outlives_a_full_and_a_read_only_disk(tmp_path: Path, monkeypat
             _is_blind_but_trains(path, book, "is full", blind_s=3)
             filler.unlink()
             _recovers(path)
+            remount = ("mount", "-o", "remount,bind,ro", str(path))  # fails while a file is open
             with mounted("--bind", str(path), str(path)):
-                wait_until(lambda: made_read_only(path), "a moment in which no file is written")
+                wait_until(lambda: call(*remount).returncode == 0, "a moment without open files")
                 _is_blind_but_trains(path, book, "is read-only", blind_s=8)
             _recovers(path)
             assert {p.restarts for p in status.read(RunDir(path)).processes} == {0}

@@ -103,16 +103,6 @@ def why_not() -> str:
     return f"{' and '.join(missing)} missing: apt-get install {packages}" if missing else ""
 
 
-def copy_code(directory: Path) -> None:
-    """Copy the code as a fresh clone of this tree would have it."""
-    listing = ("git", "ls-files", "-z", "--cached", "--others", "--exclude-standard")
-    for name in filter(None, call(*listing, cwd=REPOSITORY, check=True).stdout.split("\0")):
-        source = REPOSITORY / name
-        if source.is_file() and source.suffix not in (".png", ".gif", ".svg", ".csv", ".jsonl"):
-            (directory / name).parent.mkdir(parents=True, exist_ok=True)
-            shutil.copy(source, directory / name)
-
-
 def _furnish(root: Path, names: Sequence[str], key: Path) -> None:
     """Create a host's files: its code, its /etc/hosts, and a home whose key opens the others.
 
@@ -129,7 +119,13 @@ def _furnish(root: Path, names: Sequence[str], key: Path) -> None:
     (root / "hosts").write_text("\n".join(lines) + "\n")
     (root / "passwd").write_text(f"root:x:0:0:root:{_HOME}:/bin/sh\nsshd:x:100:65534::/run/sshd:\n")
     (root / "sshd_config").write_text(_SSHD_CONFIG.format(keys=key.parent))
-    copy_code(root / "opt" / "a3c")
+    # The code as a fresh clone of this tree would have it.
+    listing = ("git", "ls-files", "-z", "--cached", "--others", "--exclude-standard")
+    for name in filter(None, call(*listing, cwd=REPOSITORY, check=True).stdout.split("\0")):
+        source, copy = REPOSITORY / name, root / "opt" / "a3c" / name
+        if source.is_file() and source.suffix not in (".png", ".gif", ".svg", ".csv", ".jsonl"):
+            copy.parent.mkdir(parents=True, exist_ok=True)
+            shutil.copy(source, copy)
 
 
 @contextlib.contextmanager

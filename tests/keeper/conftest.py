@@ -59,8 +59,7 @@ class Kept:
             record = process_records.read_record(self.spec.record)
             return record if record is not None and condition(record) else None
 
-        found: ProcessRecord = wait_for(read)
-        return found
+        return wait_for(read)
 
     def child(self) -> int:
         return self.wait_record(lambda record: record.pid).pid or 0
