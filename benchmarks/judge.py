@@ -9,24 +9,25 @@ from a3c.run.metrics import WINDOW
 
 
 class Judge:
-    """Follows the mean return of the last 100 games of all workers."""
+    """Follows the mean return of the last games of all workers."""
 
-    def __init__(self, mark: float | None) -> None:
+    def __init__(self, mark: float | None, window: int = WINDOW) -> None:
         self._mark = mark
-        self._returns: collections.deque[float] = collections.deque(maxlen=WINDOW)
+        self._returns: collections.deque[float] = collections.deque(maxlen=window)
         self._start: float | None = None
         self._best = -math.inf
         self.collapsed = False
 
     @property
     def mean(self) -> float | None:
-        """The mean, or None before 100 games have ended."""
-        return statistics.fmean(self._returns) if len(self._returns) == WINDOW else None
+        """The mean, or None before `window` games have ended."""
+        is_full = len(self._returns) == self._returns.maxlen
+        return statistics.fmean(self._returns) if is_full else None
 
     def add(self, returns: Iterable[float]) -> bool:
         """Add returns of games that ended; returns whether the run is solved.
 
-        Progress counts from the mean of the first 100 games. A run has collapsed if its mean first
+        Progress counts from the first window's mean. A run has collapsed if its mean first
         gets at least half of the way from there to the mark, and later falls below half of the way
         from there to its best.
         """

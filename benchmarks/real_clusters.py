@@ -23,7 +23,6 @@ import signal  # noqa: E402
 import statistics  # noqa: E402
 import tempfile  # noqa: E402
 import time  # noqa: E402
-from collections import deque  # noqa: E402
 from collections.abc import Iterator, Sequence  # noqa: E402
 from pathlib import Path  # noqa: E402
 from typing import NamedTuple  # noqa: E402
@@ -44,6 +43,7 @@ from a3c.run import checkpoint, rundir  # noqa: E402, F401
 from a3c.run.rows import read_rows  # noqa: E402
 from benchmarks import machine  # noqa: E402
 from benchmarks.asynchrony import seeds_of  # noqa: E402
+from benchmarks.judge import Judge  # noqa: E402
 
 
 class Run(NamedTuple):
@@ -124,12 +124,8 @@ def train(preset: str, workers: int, seed: int, flags: Sequence[str]) -> Run:
 def first_at(run_dir: Path, window: int, mark: float) -> int | None:
     """The env step at which the mean of training's last `window` games first reached the mark."""
     games = [row for row in read_rows(run_dir / "metrics" / "episodes.jsonl") if "return" in row]
-    last: deque[float] = deque(maxlen=window)
-    for game in games:
-        last.append(game["return"])
-        if len(last) == window and statistics.fmean(last) >= mark:
-            return int(game["env_steps"])
-    return None
+    judge = Judge(mark, window)
+    return next((int(game["env_steps"]) for game in games if judge.add([game["return"]])), None)
 
 
 def run_cluster(config: Config, run_dir: Path) -> None:
