@@ -109,7 +109,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     try:
         leave_on_signals()
         if arguments.follow:
-            return follow(rundir.find(arguments.source, or_checkpoint=True), arguments)
+            return follow(rundir.find(arguments.source), arguments)
         if arguments.watch and (reason := missing_display()):
             raise UserError(f"--watch: {reason}; use --record DIR")
         if arguments.record:
@@ -160,18 +160,23 @@ def play(source: Source, arguments: argparse.Namespace) -> int:
         return watch(source, setup, arguments)
     with contextlib.ExitStack() as stack:
         # First, so that an environment that can't be rendered is refused before twenty games.
-        rendered = stack.enter_context(closing(setup.rendered_env())) if arguments.record else None
-        with console.ProgressLine() as progress:
+        rendered = filmed = None
+        if arguments.record:
+            from a3c.play.show import find_ffmpeg, record
+
+            find_ffmpeg()
+            rendered = stack.enter_context(closing(setup.rendered_env()))
+            filmed = setup.agent(rendered, source.path)  # a live run prunes its checkpoints
+        # What the environment prints must not get between the lines of a report.
+        with contextlib.redirect_stdout(sys.stderr), console.ProgressLine() as progress:
             games = setup.play(source.path, arguments.episodes, progress)
         report(source, setup, games, arguments.json)
-        if rendered is not None:
-            from a3c.play.show import record
-
+        if rendered is not None and filmed is not None:
             with console.ProgressLine() as progress:
                 path = record(
                     setup,
                     rendered,
-                    setup.agent(rendered, source.path),
+                    filmed,
                     arguments.record,
                     step=source.manifest.step,
                     file_format=arguments.format,

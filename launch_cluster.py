@@ -54,7 +54,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="tmux: in panes; child: here, in the foreground; auto: tmux if found; "
         "compose: only print a compose file",
     )
-    add("--replace", action="store_true", help="end the tmux session that has this run's name")
     add("--run-dir", type=path, metavar="DIR", help="default: runs/<game>-<time>")
     add("--resume", action="store_true", help="go on with --run-dir, or with the newest run")
     keeps_best = "a process that plays every checkpoint and keeps the best"
@@ -203,8 +202,6 @@ def _parse(arguments: list[str]) -> tuple[Config, argparse.Namespace, list[str]]
         raise UserError("--json is for --dry-run: give that too, or use `status --json`")
     if chosen.at_once is not None and not chosen.seeds:
         raise UserError("--at-once is for --seeds: give that too, or leave it out")
-    if chosen.replace and chosen.mode in ("child", "compose"):
-        raise UserError(f"--replace needs tmux mode: leave it out with --mode {chosen.mode}")
     needs = {"--patience": config.run.patience, "--render": config.run.render}
     if chosen.evaluator is False and (flag := next((f for f, given in needs.items() if given), "")):
         raise UserError(f"--no-evaluator with {flag}, which needs it: leave one of them out")
@@ -225,7 +222,7 @@ def _with_run(config: Config, **changes: Any) -> Config:
 def _train_seeds(arguments: list[str], chosen: argparse.Namespace, path: Path) -> int:
     flags = {"--resume": chosen.resume, "--dry-run": chosen.dry_run, "--hosts": chosen.hosts}
     flags[f"--mode {chosen.mode}"] = chosen.mode in ("tmux", "compose")
-    flags["--replace"] = chosen.replace
+    flags["--seed"] = hasattr(chosen, "config.seed")
     for flag in filter(flags.get, flags):
         raise UserError(
             f"--seeds with {flag}: it trains here, and the same command goes on: leave {flag} out"
@@ -322,7 +319,7 @@ def _wants_tmux(chosen: argparse.Namespace, planned: Plan, run: RunDir) -> bool:
 
     if chosen.mode == "auto" and not tmux.is_usable():
         return False
-    tmux.check_free(planned, run, replace=chosen.replace or chosen.resume)
+    tmux.check(planned, run)
     return True
 
 

@@ -109,8 +109,8 @@ CASES: dict[str, list[Case]] = {
         *("--episodic-life=1", "--mode window", "--preset cartpol", "--network resnet"),
         *("--optimizer Adam", "--env-kwargs '[1]'", """--env-kwargs '{"a": NaN}'"""),
         *("--wrapper Outcome", "--run-dir ''", "--run-dir 'a\nb'", "--config ''"),
-        *("--mode child --replace", "start --json", "start --dry-run --seeds 0-2"),
-        *("start --seeds 0-1 --replace", "start --seeds 0-1 --run-dir file"),
+        *("start --json", "start --dry-run --seeds 0-2"),
+        *("start --seeds 0-1 --seed 5", "start --seeds 0-1 --run-dir file"),
         *("start --at-once 2", "start --seeds 1-2 --at-once 0"),
     ),
     "Settings that contradict each other": commands(
@@ -232,7 +232,7 @@ CASES: dict[str, list[Case]] = {
             *("--seconds inf", "--seconds long", "--seconds 3", "--format gif", "--record ''"),
             *("--record file", "--record film.webm", "--record new.gif --format mp4"),
             *("--record /proc/videos", "--follow --record films", "--follow --json"),
-            *("--follow --which best", "--watch"),
+            *("--follow --which best", "zoo/cartpole --follow", "--watch"),
         ),
         Case("evaluate.py --record there.gif", {"there.gif": b""}),
     ],
@@ -244,12 +244,13 @@ CASES: dict[str, list[Case]] = {
     "Processes and hosts": [
         *commands("worker.py", "", "--job boss", "--job worker --task x"),
         Case(f"worker.py {HOSTS.replace('--task 0', '--task 3')} 127.0.0.1:2222"),
-        *commands("worker.py --cluster slurm", "", "--job ps"),
+        *commands("worker.py --cluster slurm", "", "--job ps", "--task 0"),
         *commands(
             f"{START} keep",
             *("", "worker-3-1", "worker-0 --max-env-steps +5", "ps-0 --json"),
-            "worker-0 --ps-hosts 127.0.0.1:2222",
+            *("worker-0 --ps-hosts 127.0.0.1:2222", "worker-0 --cluster slurm"),
             "worker-7 --ps-hosts 127.0.0.1:2222 --worker-hosts 127.0.0.1:2223",
+            "ps-0 --ps-hosts 127.0.0.1:2222 --worker-hosts 127.0.0.1:2223 --isolation on",
         ),
         *commands(
             POLE, "--workers 2 --base-port 65535", "--workers 100000", "--ps 1000 --workers 4999"

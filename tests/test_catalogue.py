@@ -103,6 +103,7 @@ def test_a_preset_for_another_task_gives_a_warning(caplog: Log) -> None:
         (["--action-bounds", "squash"], ["--action-bounds"]),
         (["--optimizer", "sgd", "--adam-epsilon", "0.1"], ["--adam-epsilon"]),
         (["--rmsprop-alpha", "0.9", "--hidden-sizes", "8"], ["--rmsprop-alpha"]),
+        (["--entropy-anneal-steps", "9", "--gamma", "0.9"], ["--entropy-anneal-steps"]),
         (["--lstm-size", "8", "--gamma", "0.9", "--adam-epsilon", "0.1"], []),
     ],
 )

@@ -79,8 +79,9 @@ def test_every_preset_is_valid_and_says_where_it_comes_from(name: str) -> None:
     assert parse("--preset", name) == config
 
 
-def test_the_longest_pattern_picks_the_preset(presets: Path) -> None:
-    for name, patterns in {"any": ["*"], "pole": ["Cart*", "Foo"], "one": ["CartPole-v1"]}.items():
+def test_the_most_literal_pattern_picks_the_preset(presets: Path) -> None:
+    of_all = ["*", "*Pole-v[0123456789]"]
+    for name, patterns in {"any": of_all, "pole": ["Cart*", "Foo"], "one": ["CartPole-v1"]}.items():
         (presets / f"{name}.toml").write_text(f"for_env_ids = {json.dumps(patterns)}\n[run]\n")
     chosen = {i: command_line.preset_for(i) for i in ("CartPole-v1", "CartPole-v0", "Foo", "foo")}
     assert chosen == {"CartPole-v1": "one", "CartPole-v0": "pole", "Foo": "pole", "foo": "any"}

@@ -207,6 +207,14 @@ def test_refused_environments_are_closed_and_vector_ones_must_show_what_they_dec
     refusal("Liar-v0", r"ValueError: observations have shape \(1, 3\), not \(1, 2\); fix it")
 
 
+def test_the_error_of_a_vector_environment_is_its_own() -> None:
+    def faulty(num_envs: int) -> Any:
+        raise TypeError(f"my own bug with {num_envs}")
+
+    gymnasium.register("Faulty-v0", vector_entry_point=faulty)  # type: ignore[arg-type]
+    refusal("Faulty-v0", "TypeError: my own bug with 1")
+
+
 def test_settings_that_do_not_fit_are_refused() -> None:
     refusal("Pendulum-v1", r"actions \[0\]: only Discrete actions can be selected", actions=(0,))
     refusal("ALE/Pong-v5", "{'mode': 99} failed: RuntimeError", env_kwargs={"mode": 99})

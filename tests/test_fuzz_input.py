@@ -104,7 +104,7 @@ NASTY = [
 ]
 TEXTS = st.sampled_from(NASTY) | st.text(max_size=12)
 LAUNCH_FLAGS = (
-    *("--mode", "--replace", "--run-dir", "--resume", "--evaluator", "--no-evaluator"),
+    *("--mode", "--run-dir", "--resume", "--evaluator", "--no-evaluator"),
     *("--tensorboard", "--json", "--preset", "--config", "--dry-run"),
 )
 FLAGS = sorted(option.flag for option in OPTIONS.values())

@@ -26,7 +26,11 @@ def test_beats_make_a_file_and_come_twice_a_second(tmp_path: Path, monkeypatch: 
 
 
 def test_a_heartbeat_ignores_a_disk_that_cannot_be_written(tmp_path: Path) -> None:
-    Heartbeat(str(tmp_path / "missing" / "worker-0.heartbeat")).beat()
+    path = tmp_path / "missing" / "worker-0.heartbeat"
+    Heartbeat(str(path)).beat()
+    monitor = HeartbeatMonitor(path)
+    monitor.check(1.0)
+    assert monitor.silence_s == 0.0  # no process can beat there
     assert list(tmp_path.iterdir()) == []
 
 

@@ -7,13 +7,14 @@ import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
+from unittest import mock
 
 import pytest
 
 from a3c.cluster.hostfile import Host
 from a3c.cluster.plan import Plan
 from a3c.errors import UserError
-from a3c.hosts import near_end
+from a3c.hosts import near_end, probe
 from a3c.keeper.spec import Process
 from a3c.launch import hosts
 from a3c.process import process_records
@@ -164,16 +165,31 @@ def test_processes_on_a_host_that_was_cut_off_are_ended_later(far: Far, monkeypa
     with pytest.raises(UserError, match=r"beta can't be reached \(ssh: no route\)"):
         near_end.end_remote(far.run, now=False)
     assert far.record()
+    stuck = mock.Mock(closed=False, **{"close.return_value": (0, "")})
+    stuck.answer.return_value = {"ended": [], "left": ["worker-1"]}
+    with monkeypatch.context() as patch:
+        patch.setattr(near_end, "Connection", lambda _: stuck)
+        with pytest.raises(UserError, match="worker-1 on beta did not end"):
+            near_end.end_remote(far.run, now=False)
+    assert far.record(), "else `stop` would find nothing the next time"
     far.cut.unlink()
     assert near_end.end_remote(far.run, now=False) == ["worker-1"]
     assert far.record() is None
     assert near_end.end_remote(far.run, now=False) == []
+    hosts.save_copy(far.run, None)
+    assert not (far.run.path / "elsewhere").exists()
 
 
 def test_a_remote_keeper_that_cannot_start_gives_the_reason(far: Far) -> None:
     (far.there.path / "logs").touch()  # where its log's directory should be
     assert far.follow().wait(timeout=60) == 70
     assert "beta can't start worker-1: keeper: cannot write" in far.said.read_text()
+
+
+def test_a_lock_of_an_editor_is_no_code(tmp_path: Path) -> None:
+    (tmp_path / "model.py").touch()
+    (tmp_path / ".#model.py").symlink_to("me@host.1:2")
+    assert list(probe.code_of(str(tmp_path))) == ["model.py"]
 
 
 def test_half_a_line_from_a_host_or_no_ssh_is_named(tmp_path: Path, monkeypatch: Patch) -> None:

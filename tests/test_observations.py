@@ -75,6 +75,11 @@ def test_images_get_channels_last_and_bytes_are_scaled_to_one(
         assert drawn.dtype == np.uint8
 
 
+def test_an_image_without_a_bound_stays_as_it_is() -> None:
+    space = Box(-np.inf, np.inf, (9, 9, 3), np.int32)
+    assert (prepare(np.full((1, 1, 9, 9, 3), 7, np.int32), space) == 7.0).all()
+
+
 @pytest.mark.parametrize("space", ALL, ids=str)
 def test_moments_sum_exactly_what_prepare_gives_and_normalise_it(space: Box) -> None:
     raw = rollout(space, time=20, batch=10)

@@ -24,9 +24,9 @@ from a3c.play.picture import (
 GAME = np.full((200, 300, 3), 77, np.uint8)
 
 
-def painted(rows: list, value: float = 0.0) -> np.ndarray:
+def painted(rows: list, value: float = 0.0, score: float = 0.0) -> np.ndarray:
     painter = Painter("Game", (300, 200))
-    return np.asarray(painter.paint(GAME, "after 10 env steps", value, rows, score=0.0, step=3))
+    return np.asarray(painter.paint(GAME, "after 10 env steps", value, rows, score, step=3))
 
 
 def bar_length(pixels: np.ndarray, colour: tuple[int, int, int]) -> int:
@@ -80,7 +80,8 @@ def test_pictures_have_the_even_sides_that_video_needs() -> None:
 
 def test_a_value_that_is_not_finite_is_drawn_without_an_error() -> None:
     for value in (float("nan"), float("inf"), -float("inf")):
-        assert painted([], value=value).shape[2] == 3
+        rows = [Choice("a", float("nan"), True), Reading("torque", -2, 2, 0.0, value, 2.0, 9.0)]
+        assert painted(rows, value=value, score=value).shape[2] == 3
 
 
 def view(space: Any, parameters: Any, action: Any, **settings: Any) -> list[Any]:

@@ -106,6 +106,19 @@ def test_numbers_of_info_have_a_picture_where_there_are_any(tmp_path: Path, caps
     assert all(f"<!-- {label} -->" in text for label in ("coins", "a/b", "mean of 2 workers"))
 
 
+def test_panels_of_info_show_each_run_and_have_numbers_below(tmp_path: Path) -> None:
+    found = []
+    for names in ("ab", "cd"):
+        found.append(curves.load(fake_run(tmp_path / names, games=30)))
+        for rows in found[-1].tables.values():
+            for row in rows:
+                row |= dict.fromkeys([f"info/{name}" for name in names], 1.0)
+    panels = charts.figure("info", found).axes[:4]
+    assert [len(axes.get_lines()) for axes in panels] == [1] * 4
+    shown = [axes.xaxis.get_tick_params()["labelbottom"] for axes in panels]
+    assert shown == [False, True, True, True]
+
+
 def test_pictures_compare_groups_of_seeds_by_the_chosen_average(tmp_path: Path) -> None:
     runs = [
         fake_run(tmp_path / f"{rate}-{seed}", seed=seed, learning_rate=rate, games=20)

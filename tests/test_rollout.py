@@ -393,6 +393,22 @@ def test_a_bad_reward_is_forgotten_with_its_rollout() -> None:
     assert [next(rollouts).return_statistics[0] for _ in range(3)] == [1, 5, 5]
 
 
+class FlagsOfOtherTypes(VectorWrapper[Any, Any, Any, Any, Any]):
+    def step(self, actions: Any) -> tuple[Any, Any, Any, Any, dict[str, Any]]:
+        observations, rewards, terminated, truncated, info = self.env.step(actions)
+        return observations, rewards, terminated.astype(np.int8), truncated.tolist(), info
+
+
+@in_all_modes
+def test_flags_of_any_type_end_games(mode: AutoresetMode) -> None:
+    games = [[Script((1.0, 2.0), "terminated")], [Script((1.0,) * 3, "truncated")]]
+    usual = next(play(games, mode, rollout_length=9))
+    other = next(play([], mode, envs=FlagsOfOtherTypes(make_envs(games, mode)), rollout_length=9))
+    assert other.episodes == usual.episodes
+    for name in ("mask", "discounts", "rewards", "starts"):
+        np.testing.assert_array_equal(getattr(other, name), getattr(usual, name))
+
+
 class Changed(VectorWrapper[Any, Any, Any, Any, Any]):
     def step(self, actions: Any) -> tuple[Any, Any, Any, Any, dict[str, Any]]:
         observations, *results, info = self.env.step(actions)

@@ -175,8 +175,10 @@ def test_the_line_estimates_the_time_to_the_goal(tmp_path: Path, said: list[str]
 def test_the_last_games_progress_is_logged(tmp_path: Path, monkeypatch: Patch, capfd: Out) -> None:
     made = cartpole(tmp_path, max_env_steps=900)
     made.checkpoint(900, 20.0, reason="max_env_steps")
-    scores = json.dumps(SCORES | {"returns": [0.0] * 50_000})  # more than a pipe holds
-    play = f"import sys\nprint({scores!r})\nsys.stderr.write('played 5 of 20 games')\n"
+    # More than a pipe holds, and between lines that the environment prints.
+    scores = json.dumps({"checkpoint": "x"} | SCORES | {"returns": [0.0] * 50_000})
+    play = f"print('a new game')\nprint({scores!r})\nprint('bye')\n"
+    play += "import sys\nsys.stderr.write('played 5 of 20 games')\n"
     (tmp_path / "evaluate.py").write_text(play)
     (tmp_path / "plot.py").touch()
     monkeypatch.setattr(run_summary, "REPOSITORY", tmp_path)
@@ -255,6 +257,9 @@ def test_remote_processes_are_named_by_their_host(tmp_path: Path, words: Any, ca
     assert launch_cluster.main([*words, *to_run, str(made.run.path)]) == 2
     said = f"launch_cluster.py: worker-1 runs on node7: give `{words[0]}` there\n"
     assert capsys.readouterr().err == said
+    with rundir.hold(made.run.path):
+        assert launch_cluster.main(["add", "--run", str(made.run.path)]) == 2
+    assert "worker-1 runs on node7, started by `keep`" in capsys.readouterr().err
 
 
 def test_the_remedies_in_a_live_run_name_what_works(tmp_path: Path, capsys: Out) -> None:

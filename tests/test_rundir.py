@@ -2,6 +2,7 @@
 
 import concurrent.futures
 import contextlib
+import errno
 import importlib.metadata
 import json
 import os
@@ -238,7 +239,9 @@ def test_a_second_launcher_leaves_the_run(tmp_path: Path, monkeypatch: Patch, ca
     assert "holds a run already" in capsys.readouterr().err
 
 
-def test_asking_whether_a_run_is_held_never_takes_its_lock(tmp_path: Path) -> None:
+def test_asking_whether_a_run_is_held_never_takes_its_lock(
+    tmp_path: Path, monkeypatch: Patch
+) -> None:
     """A launcher that started just then was refused."""
     stop = threading.Event()
 
@@ -258,6 +261,10 @@ def test_asking_whether_a_run_is_held_never_takes_its_lock(tmp_path: Path) -> No
     assert not rundir.is_held(tmp_path)
     with rundir.hold(tmp_path):
         assert rundir.is_held(tmp_path)
+    no_locks = mock.Mock(side_effect=OSError(errno.ENOLCK, "No locks available"))
+    monkeypatch.setattr(rundir, "lock", no_locks)
+    with pytest.raises(UserError, match="No locks available"), rundir.hold(tmp_path):
+        pass
 
 
 def test_a_name_taken_in_the_same_second_is_not_used(here: Path, monkeypatch: Patch) -> None:

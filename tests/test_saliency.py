@@ -1,5 +1,6 @@
 """Saliency by perturbation, and the pictures of a network."""
 
+from types import SimpleNamespace
 from typing import Any, cast
 
 import numpy as np
@@ -9,6 +10,7 @@ from gymnasium.spaces import Box
 from a3c.learn.agent import Action, Agent
 from a3c.learn.rollout import PlayedStep
 from a3c.plot import network_pictures as pictures
+from a3c.plot.curves import NothingToDrawError
 
 ATARI = Box(0, 255, (4, 84, 84), np.uint8)
 COLOUR = Box(0.0, 1.0, (40, 60, 3), np.float32)
@@ -88,7 +90,19 @@ def test_each_part_of_a_game_gives_the_moment_of_its_largest_value_change() -> N
 
 
 def test_frames_are_named_by_their_age() -> None:
-    assert pictures.frame_names(3) == ["2 before", "1 before", "newest frame"]
+    ages = ["2 before", "1 before", "newest frame"]
+    assert pictures.frame_names(3) == pictures.channel_names(Box(0, 255, (3, 84, 84))) == ages
+    assert pictures.channel_names(COLOUR) == ["red", "green", "blue"]
+    stacked = pictures.channel_names(Box(0, 255, (2, 96, 96, 3)))
+    assert stacked[2:4] == ["1 before, blue", "newest frame, red"]
+
+
+def test_pixels_of_one_bit_have_no_saliency() -> None:
+    setup = SimpleNamespace(config=SimpleNamespace(env=SimpleNamespace(env_id="MinAtar/X-v1")))
+    for dtype in (bool, np.uint8):
+        agent = SimpleNamespace(space=Box(0, 1, (10, 10, 4), dtype))
+        with pytest.raises(NothingToDrawError, match="can't be blurred"):
+            pictures.draw("saliency", cast(Any, setup), cast(Any, None), cast(Any, agent), 1)
 
 
 def test_the_first_layer_of_each_trunk_is_found() -> None:

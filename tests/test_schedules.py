@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from a3c.config import Config, LearningConfig, RunConfig
+from a3c.config import Config, LearningConfig, RunConfig, command_line
 from a3c.learn import schedules
 
 
@@ -74,6 +74,12 @@ def test_a_drawn_learning_rate_is_the_same_everywhere(seed: int, low: float, fac
     halved = make_config(**drawn, learning_rate_schedule="linear")
     assert schedules.after(halved, 500).learning_rate == pytest.approx(rate / 2)
     assert schedules.initial_rate(make_config(**drawn, rollout_length=7)) == rate
+
+
+def test_a_learning_rate_replaces_the_range_of_a_preset() -> None:
+    flags = ["--env-id", "CartPole-v1", "--preset", "paper-ff", "--learning-rate", "0.001"]
+    config, _ = command_line.parse_config(flags, "test", "test")
+    assert schedules.initial_rate(config) == 0.001
 
 
 def test_drawn_learning_rate_is_the_same_in_every_release() -> None:

@@ -24,7 +24,7 @@ from a3c.run import rundir
 from a3c.run.metrics import JsonlSink
 from a3c.run.rundir import RunDir
 from a3c.watch import dashboard, status
-from a3c.watch.snapshot import lines
+from a3c.watch.snapshot import Curve, lines, score, seconds_to_goal
 from tests import Out, Patch
 from tests.fake_runs import FakeRun, configure, dead, live_run
 from tests.runs import call_script
@@ -118,6 +118,8 @@ def test_problems_are_warned_of_with_a_remedy(tmp_path: Path, monkeypatch: Patch
         more = {"time/exchange": share, "train/staleness": 14.5 * worker}  # 0 counts in the mean
         more |= {"drops/rollouts": 7 * worker}
         made.rows(f"worker-{worker}", [(row if worker == 0 else made.worker_row(1, 0.5)) | more])
+    made.process("worker-2", "done")  # has left: its last row counts no longer
+    made.rows("worker-2", [made.worker_row(1, 0.5) | {"time/exchange": 0.9}])
     found = status.read(made.run)
     assert found.exchange_share == pytest.approx(0.6)
     restarts, slow, saves, drops = found.warnings
@@ -164,6 +166,27 @@ def test_env_steps_do_not_fall_when_a_run_is_solved_by_a_snapshot_of_before(tmp_
     assert status.read(made.run).global_step == 850
 
 
+def test_a_run_that_failed_before_a_checkpoint_shows_how_far_it_came(tmp_path: Path) -> None:
+    made = pole(tmp_path, "failed")
+    made.rows("worker-0", [made.chief_row(900, 0.0, 480.0)])
+    nothing = {"state": "failed", "env_steps": 0, "episodes": 0, "env_steps_per_s": 0.0}
+    write_json(made.run.summary, nothing)
+    found = status.read(made.run)
+    assert (found.global_step, found.mean_return_100) == (900, 480.0)
+    assert (found.env_steps_per_s, found.episodes) != (0.0, 0)
+    write_json(made.run.summary, nothing | {"env_steps": 850, "mean_return_100": 0.0})
+    assert status.read(made.run).mean_return_100 == 0.0
+
+
+def test_the_time_to_the_goal_leaves_out_a_pause(tmp_path: Path) -> None:
+    path = tmp_path / "worker-0.jsonl"
+    for n in range(30):  # 1 point a second of training, with a night after the 20th
+        row = {"env_steps": n, "wall_s": n, "time": n + 40_000 * (n > 20)}
+        JsonlSink(path).write(n, row | {"cluster/mean_return_100": n})
+    assert seconds_to_goal(90.0, 30.0, Curve(path).points) == pytest.approx(60.0)
+    assert [score(14_999.7, 15_000.0), score(12_345.6)] == ["14,999.7", "12,346"]
+
+
 def test_a_new_ps_start_begins_where_the_chief_restored(tmp_path: Path) -> None:
     made = pole(tmp_path, workers=2)
     for worker in range(2):
@@ -198,6 +221,13 @@ def test_a_dashboard_fits_and_shows_what_matters(tmp_path: Path, workers: int, w
     assert max(line.cell_len for line in drawn) <= width
     text = "\n".join(line.plain for line in drawn)
     assert all(word in text for word in ("ALE/Pong-v5", "running", "env steps", "4.6M", "ps-0"))
+    last = f"worker-{workers - 1}"
+    made.process(last, "failed", address="192.168.100.100:22222")
+    board.refresh()
+    for rows in (9, 50):
+        drawn = dashboard.draw(board.status, board.points, (), 130, rows)
+        assert any(f"{last} " in line.plain and "failed" in line.plain for line in drawn)
+    assert workers > 2 or any(" 192.168.100.100:22222" in line.plain for line in drawn)
 
 
 def test_the_list_says_what_status_says(here: Path, capsys: Out) -> None:

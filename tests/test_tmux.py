@@ -67,6 +67,9 @@ def test_runs_of_any_name_have_sessions_of_their_own(server: Server, tmp_path: P
     def options() -> list[list[str]]:
         return [server.cmd("show-options", flag).stdout for flag in ("-g", "-gw")]
 
+    server.cmd("set-option", "-t", "somebody-elses", "destroy-unattached", "off")
+    server.cmd("set-option", "-g", "destroy-unattached", "on")
+    server.cmd("set-option", "-g", "default-shell", "/usr/sbin/nologin")  # of a service account
     before = options()
     names = ["plain", "dots.and:colons", "a b", 'it\'s "quoted"', "naïve ☃", "-dash", "$HOME;#{x}"]
     names += ["=eq", "plain-2"]
@@ -141,7 +144,7 @@ def test_a_command_too_long_for_tmux_is_refused(server: Server, tmp_path: Path) 
 
     def check(size: int) -> Pane:
         worker = a_process(run, "worker-0", "sleep", "600", "x" * size)
-        tmux.check_free(Plan(str(tmp_path), (worker,)), run, replace=True)
+        tmux.check(Plan(str(tmp_path), (worker,)), run)
         return tmux.pane_of(worker, run)
 
     size = 14_980 - sum(len(word) + 1 for word in check(0).argv)

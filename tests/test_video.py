@@ -111,6 +111,12 @@ def test_a_film_has_the_pictures_that_were_written(tmp_path: Path, kind: Any, er
     assert np.abs(means - wanted).max() < error
 
 
+def test_without_ffmpeg_there_is_one_line(tmp_path: Path, monkeypatch: Patch) -> None:
+    monkeypatch.setenv("IMAGEIO_FFMPEG_EXE", str(tmp_path / "ffmpeg"))
+    with pytest.raises(UserError, match="needs ffmpeg"), film(tmp_path / "x.gif", 10.0, (64, 48)):
+        pass
+
+
 def test_files_are_named_after_game_step_and_return() -> None:
     for env_id, score, name in (
         ("ALE/Pong-v5", -21.0, "pong-step-1200-return-minus-21"),

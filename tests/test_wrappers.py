@@ -10,6 +10,7 @@ from typing import Any
 import gymnasium
 import numpy as np
 import pytest
+from gymnasium import spaces
 
 import envs
 import model
@@ -22,6 +23,7 @@ from a3c.play.playground import EvaluationSetup
 from a3c.run.metrics import Episode
 from tests.fake_runs import configure
 from tests.scripted import ACTIONS, Script, ScriptedActor, ScriptedEnv
+from tests.test_envs import Echo
 from tests.test_loaded_agent import untrained
 
 OUTCOME = "examples.reward_shaping:Outcome"
@@ -145,6 +147,23 @@ def test_atari_games_are_wrapped_one_by_one(preprocessing: Any) -> None:
 class Negative(gymnasium.RewardWrapper[Any, Any]):
     def reward(self, reward: Any) -> float:
         return -float(reward)
+
+
+def test_last_observations_are_copies_also_of_dicts() -> None:
+    class Reusing(Echo):
+        def reset(self, **_: Any) -> Any:
+            self._seen = {"x": getattr(self, "_seen", {"x": np.zeros(2)})["x"]}
+            self._seen["x"][:] = 0.0
+            return self._seen, {}
+
+        def step(self, _: Any) -> Any:
+            self._seen["x"] += 3.0
+            return self._seen, 0.0, False, True, {}
+
+    space = spaces.Dict(x=spaces.Box(-9.0, 9.0, (2,)))
+    made = wrappers.copies(lambda: Reusing(space), 1, ())
+    made.reset()
+    assert made.step(np.zeros(1, int))[4]["final_obs"][0]["x"].tolist() == [3.0, 3.0]
 
 
 def test_infos_hold_anything_in_each_copy_and_step() -> None:

@@ -45,7 +45,8 @@ def resolve(arguments: argparse.Namespace, config: Config) -> tuple[Cluster, Tas
     """The cluster and this process's task; flags have priority over TF_CONFIG."""
     given = (arguments.ps_hosts, arguments.worker_hosts) != (None, None)
     if arguments.cluster == "slurm":
-        if given or getattr(arguments, "job", None) or getattr(arguments, "task", None):
+        named = [getattr(arguments, name, None) for name in ("process", "job", "task")]
+        if given or any(value is not None for value in named):
             flags = "--job, --task" if hasattr(arguments, "job") else "PROCESS"
             raise UserError(f"--cluster slurm: leave out {flags} and hosts: Slurm gives them")
         return resolve_slurm(os.environ, config.cluster)

@@ -182,16 +182,25 @@ def is_for_another_task(preset: str, env_id: str) -> bool:
 
 
 def preset_for(env_id: str) -> str | None:
-    """The preset that fits an environment best: the longest matching pattern wins."""
+    """The preset that fits an environment best: the pattern wins that is plain text for longest."""
     pairs = [(pattern, name) for name in preset_names() for pattern in patterns(name)]
     matching = [pair for pair in pairs if fnmatch.fnmatchcase(env_id, pair[0])]
-    return max(matching, key=lambda pair: len(pair[0]), default=("", None))[1]
+
+    def plain_text(pair: tuple[str, str]) -> int:
+        return len(re.split(r"[*?\[]", pair[0])[0])
+
+    return max(matching, key=plain_text, default=("", None))[1]
 
 
 def merge(layers: Sequence[Layer]) -> Config:
-    """One configuration from layers; later layers override earlier ones."""
+    """One configuration from layers; later layers override earlier ones.
+
+    A learning rate also overrides an earlier layer's range of them.
+    """
     merged: Layer = {}
     for layer in layers:
+        if "learning_rate" in layer:
+            merged.pop("learning_rate_range", None)
         merged.update(layer)
     if merged.get("max_workers"):
         merged.setdefault("workers", min(ClusterConfig.workers, merged["max_workers"]))
@@ -218,8 +227,12 @@ def plain(value: Any) -> str:
 def unused_flags(
     namespace: argparse.Namespace, config: Config, *, is_atari: bool, has_box_actions: bool
 ) -> list[str]:
-    """A line for each given flag that has no effect, found by the start of its help text."""
-    mlp, optimizer = config.network.network, config.learning.optimizer
+    """A line for each given flag that has no effect.
+
+    What it is for is the start of its help text, or another setting that it needs.
+    """
+    learning = config.learning
+    mlp, optimizer = config.network.network, learning.optimizer
     used = {
         "Atari": is_atari,
         "Box actions": has_box_actions,
@@ -227,8 +240,25 @@ def unused_flags(
         "RMSProp": optimizer == "rmsprop",
         "mlp": mlp.startswith("mlp") or mlp == "auto" or ":" in mlp,
     }
+    needed = {
+        "learning_rate_final": "--learning-rate-schedule linear",
+        "return_min_samples": "--return-steps",
+        "advantage_horizon": "--no-normalize-advantages",
+        **{f"entropy_anneal_{end}": "--entropy-weight-final" for end in ("start", "steps")},
+        **{f"ratio_limit_anneal_{end}": "--ratio-limit-final" for end in ("start", "steps")},
+    }
+    used |= {
+        "--learning-rate-schedule linear": learning.learning_rate_schedule == "linear",
+        "--return-steps": learning.return_steps is not None,
+        "--no-normalize-advantages": not learning.normalize_advantages,
+        "--entropy-weight-final": learning.entropy_weight_final is not None,
+        "--ratio-limit-final": learning.ratio_limit_final is not None,
+    }
     given = [OPTIONS[key.partition(".")[2]] for key in vars(namespace) if key.startswith("config.")]
-    wants = {option.flag: option.field.metadata["help"].partition(":")[0] for option in given}
+    wants = {
+        option.flag: needed.get(option.name, option.field.metadata["help"].partition(":")[0])
+        for option in given
+    }
     return [
         f"{flag} does nothing here: it is for {what}"
         for flag, what in wants.items()

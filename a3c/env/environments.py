@@ -4,6 +4,7 @@ import contextlib
 import difflib
 import importlib.util
 import re
+import sys
 from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any
@@ -84,8 +85,11 @@ def make_vec(env_id: str, num_envs: int, config: EnvConfig, render_mode: str | N
     try:
         single_only = render_mode or config.wrapper or spec.additional_wrappers
         if spec.vector_entry_point and not single_only:
-            with contextlib.suppress(TypeError):  # it doesn't take one of the keywords
+            try:
                 return gymnasium.make_vec(env_id, num_envs, "vector_entry_point", **keywords)
+            except TypeError:  # it doesn't take one of the keywords
+                if spec.entry_point is None:
+                    raise
         one = partial(gymnasium.make, env_id, **keywords)
         return wrappers.copies(one, num_envs, config.wrapper)
     except MISSING as error:
@@ -129,7 +133,10 @@ def select_actions(envs: Envs, actions: Sequence[int]) -> Envs:
 def check(make: Callable[..., Envs], config: EnvConfig) -> tuple[Space[Any], Space[Any]]:
     """The spaces of one observation and one action, after a step; UserError if one is wrong."""
     try:
-        with contextlib.closing(make(config.env_id, 1, 0, config)) as envs:
+        with (
+            contextlib.redirect_stdout(sys.stderr),  # stdout may be for a plan or a compose file
+            contextlib.closing(make(config.env_id, 1, 0, config)) as envs,
+        ):
             check_spaces(envs, config.env_id)
             first, _ = envs.reset(seed=0)
             second, rewards, *_ = envs.step(allowed_actions(envs, first))

@@ -4,6 +4,7 @@ A wrapper may change rewards and ends of episodes. Learning uses these; scores d
 wrappers each game counts its own rewards, until it ends or is reset.
 """
 
+import copy
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -58,7 +59,8 @@ class Copies(SyncVectorEnv):
                 continue
             else:  # the environment may reuse an array; one without axes becomes a number
                 is_array = isinstance(value, np.ndarray)
-                column[env_num] = value.copy()[()] if is_array else value
+                kept = copy.deepcopy(value) if name == "final_obs" else value
+                column[env_num] = value.copy()[()] if is_array else kept
             vector_infos[f"_{name}"][env_num] = True
         return vector_infos
 

@@ -16,6 +16,7 @@ import base64
 import contextlib
 import json
 import os
+import shlex
 import signal
 import sys
 import time
@@ -81,7 +82,8 @@ class RemoteProcess:
                 asked_at = self._asked_at
                 if asked_at is not None and time.monotonic() - asked_at > LAST_RETRIES_S:
                     host, name = self._host.name, self._process.name
-                    stop = f"`{console.command('launch_cluster.py')} stop {self._run.name}`"
+                    path = shlex.quote(str(self._run.path))
+                    stop = f"`{console.command('launch_cluster.py')} stop {path}`"
                     what = f"{host} can't be reached: {name} may be at work there still"
                     print_line(f"{what}; {stop} ends it once {host} is back")
                     self._status = 128 + signal.SIGTERM
@@ -236,10 +238,10 @@ def end_remote(run: RunDir, *, now: bool) -> list[str]:
             ended += answer["ended"]
             troubles += [f"{name} on {host.name} did not end" for name in answer["left"]]
             for path, seen in _without_end(run):
-                if seen.host == host.name:
+                if seen.host == host.name and path.stem not in answer["left"]:
                     path.unlink(missing_ok=True)
     if troubles:
-        stop = f"`{console.command('launch_cluster.py')} stop {run.name}`"
+        stop = f"`{console.command('launch_cluster.py')} stop {shlex.quote(str(run.path))}`"
         what = f"{'; '.join(troubles)}: processes of {run.name} may be at work there still"
         raise UserError(f"{what}; give {stop} again later")
     return ended

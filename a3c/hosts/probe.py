@@ -34,7 +34,7 @@ def code_of(directory: str) -> dict[str, str]:
             continue
         folders[:] = sorted(f for f in folders if f[0] not in "._" and f not in _NO_CODE)
         for file in files:
-            if file.endswith(".py"):
+            if file.endswith(".py") and file[0] != ".":  # `.#x.py` is a lock of Emacs, no file
                 path = os.path.join(folder, file)  # noqa: PTH118
                 with open(path, "rb") as stream:  # noqa: PTH123
                     digest = hashlib.sha256(stream.read()).hexdigest()[:12]

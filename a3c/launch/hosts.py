@@ -5,6 +5,7 @@ import logging
 import math
 import secrets
 import shlex
+import shutil
 import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
@@ -45,8 +46,8 @@ _LOAD = "import sys;exec(compile(sys.stdin.buffer.read(int(sys.argv[1])),'probe'
 def place(config: Config, chosen: argparse.Namespace) -> tuple[Config, Placement | None]:
     """The configuration and the placement; without a host file the placement is None.
 
-    If the user gives no number of workers, every slot gets one. A resumed run uses its previous
-    hosts unless `--hosts` gives others.
+    If the user gives no number of workers, every slot gets one. A resumed run keeps its number, and
+    uses its previous hosts unless `--hosts` gives others.
     """
     path = chosen.hosts
     if path is None and chosen.resume and (chosen.run_dir / COPY).is_file():
@@ -55,14 +56,19 @@ def place(config: Config, chosen: argparse.Namespace) -> tuple[Config, Placement
         return config, None
     file = hostfile.read(path)
     layer = command_line.read_file(chosen.config) if chosen.config else {}
-    if not hasattr(chosen, "config.workers") and "workers" not in layer:
+    given = hasattr(chosen, "config.workers") or "workers" in layer
+    if not given and not chosen.resume:
         workers = min(file.slots, config.cluster.max_workers or file.slots)
         config = validate(config.with_cluster(workers=workers))
     return config, hostfile.place(file, config)
 
 
 def save_copy(run: RunDir, placement: Placement | None) -> None:
-    """Copy the host file into the run directory, for `--resume`; without one, delete the copy."""
+    """Copy the host file into the run directory, for `--resume`; without one, delete the copy.
+
+    What was known about processes on the hosts of an earlier session goes too.
+    """
+    shutil.rmtree(run.path / "elsewhere", ignore_errors=True)
     copy = run.path / COPY
     if placement:
         write_atomically(copy, placement.file.text)

@@ -100,7 +100,9 @@ def make_plan(config: Config, chosen: argparse.Namespace) -> tuple[Config, Plan,
     """The configuration, the plan that the lists of hosts give, and our processes' names."""
     if (limit := getattr(chosen, "config.max_env_steps", "")).startswith("+"):
         raise UserError(f"--max-env-steps {limit} is for `--resume`: give the whole number to keep")
-    if chosen.process is None:
+    if config.cluster.isolation == "on":
+        raise UserError("--isolation on: a run on several hosts can't have it: leave it out")
+    if chosen.process is None or chosen.cluster == "slurm":
         cluster, task = which_task.resolve(chosen, config)
         names = [task.name]
     else:

@@ -1,4 +1,4 @@
-"""Check this machine before a run starts; a shortage of cores, memory or disk only warns."""
+"""Check this machine before a run starts; a shortage refuses it only if no checkpoint fits."""
 
 import logging
 import os

@@ -170,7 +170,9 @@ def conclude(run: RunDir, config: Config, outcome: Outcome, interruption: Interr
         log.info("playing %s with the trained agent", count(games, "game"))
         flags = ("--json", "--episodes", str(games))
         said = _run_script(interruption, "evaluate.py", str(run.path), *flags)
-        evaluation = json.loads(said) if said else None
+        # The environment may print too.
+        scores = [line for line in said.splitlines() if line.startswith('{"checkpoint"')]
+        evaluation = json.loads(scores[-1]) if scores else None
     summary = summarise(run, outcome.state, newest, evaluation, config.run.stop_at_return)
     pictures = ""
     if done and not asked and summary["episodes"]:
@@ -184,7 +186,9 @@ def _run_script(interruption: Interruption, script: str, *arguments: str) -> str
     if interruption.came():
         return ""
     argv = [sys.executable, str(REPOSITORY / script), *arguments]
-    with subprocess.Popen(argv, stdout=subprocess.PIPE, text=True) as process:
+    with subprocess.Popen(
+        argv, stdout=subprocess.PIPE, text=True, errors="surrogateescape"
+    ) as process:
         interruption.script = process
         if interruption.came():  # the signal came while the script was starting
             process.terminate()

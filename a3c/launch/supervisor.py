@@ -327,4 +327,4 @@ class Supervisor:
         with contextlib.suppress(OSError):
             if self._has_config and not self._run.config.exists():
                 self._has_config = False
-                log.warning("%s is gone: nothing can be saved; end this run", self._run.config)
+                log.warning("%s is gone: the run can't be resumed; end it", self._run.config)

@@ -184,7 +184,8 @@ class Trainer:
             log.info("%s: %s", trial.path.name, ", ".join(chosen))
             code = self._launch(trial, said, is_new=is_new)
             self.num_trained += 1
-            if code == EXIT_USAGE:
+            before, summary = summary, read_json(dict, run.summary) or {}
+            if code == EXIT_USAGE and summary == before:  # it has not begun
                 line = said.read_text().splitlines()[-1]
                 if not trial.path.exists():  # nothing was written but this
                     said.unlink()
@@ -192,7 +193,6 @@ class Trainer:
                         said.parent.rmdir()
                 line = line.removeprefix(f"{program('launch_cluster.py')}: ")
                 raise UserError(f"{trial.path.name}: {line}")
-            summary = read_json(dict, run.summary) or {}
         if summary.get("state") == "done":
             trial.summary = summary
         elif summary.get("state") == "failed":

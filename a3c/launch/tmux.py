@@ -51,8 +51,9 @@ def start(plan: Plan, run: RunDir, script: Path) -> int:
         window = {"ps": "cockpit", "worker": workers}.get(process.role, process.role)
         windows.setdefault(window, []).append(pane_of(process, run))
     close_session(server_of(run), run.label)  # a session from before a resume
+    for record in (run.path / "processes").glob("*.json"):  # as old: the cockpit would trust them
+        record.unlink(missing_ok=True)
     server = libtmux.Server()
-    close_session(server, run.label)
     open_session(server, run.label, windows, directory=Path.cwd(), environment=code_environment())
     with rundir.refusing(run.path):
         write_atomically(run.tmux_socket, socket_of(server))
@@ -60,7 +61,8 @@ def start(plan: Plan, run: RunDir, script: Path) -> int:
     is_inside = bool(os.environ.get("TMUX"))
     if not is_inside and is_usable():
         os.execvp(command[0], command)
-    print(f"{'switch' if is_inside else 'attach'} to it with: {' '.join(command)}")
+    words = [word.removeprefix("=") for word in command]  # zsh would expand =NAME
+    print(f"{'switch' if is_inside else 'attach'} to it with: {' '.join(words)}")
     return EXIT_OK
 
 
@@ -93,17 +95,14 @@ def require() -> None:
     raise UserError(f"--mode tmux: {why}, or give --mode child")
 
 
-def check_free(plan: Plan, run: RunDir, *, replace: bool) -> None:
-    """Raise UserError if tmux isn't there, can't take the commands, or has such a session."""
+def check(plan: Plan, run: RunDir) -> None:
+    """Raise UserError if tmux isn't there or can't take the commands."""
     require()
     for process in plan.processes:
         size = sum(len(os.fsencode(word)) + 1 for word in pane_of(process, run).argv)
         if size > LONGEST_COMMAND:
             what = f"tmux takes no command of {size:,} bytes, which {process.name} needs"
             raise UserError(f"{what}: give --mode child, or a lower --workers or --max-workers")
-    if not replace and find_session(libtmux.Server(), run.label):
-        what = f"tmux session {session_name(run.label)} is there already"
-        raise UserError(f"{what}: give --replace to end it, or another --run-dir")
 
 
 def session_name(label: str) -> str:
@@ -153,7 +152,9 @@ def open_session(
     session, waiting = _output(
         server,
         *("new-session", "-d", "-s", session_name(label), "-c", folder, *SIZE),
-        *("-P", "-F", "#{session_id} #{window_id}", "cat"),
+        # Two words, so that tmux needs no shell for it: that of a service account may be nologin.
+        *("-P", "-F", "#{session_id} #{window_id}", "cat", "-"),
+        *(";", "set-option", "-t", f"={session_name(label)}:", "destroy-unattached", "off"),
     ).split()
     try:
         _set_environment(server, session, environment)

@@ -137,6 +137,7 @@ def stop(arguments: argparse.Namespace) -> None:
                 time.sleep(0.05)
             tmux.close_session(server, found.label)
     near_end.end_remote(found, now=arguments.now)
+    _refuse_remote("stop", process_records.read_records(found.path))
     print(f"{found.name} is stopped")
 
 
@@ -198,9 +199,13 @@ def add(arguments: argparse.Namespace) -> None:
 
 
 def _add(run: RunDir, wanted: int) -> None:
+    records = process_records.read_records(run.path)
+    for record in records:
+        if record.state not in ENDED_STATES and record.host != process_records.this_host():
+            where = f"{record.name} runs on {record.host}, started by `keep`"
+            raise UserError(f"add: {where}: start the next worker so too, where it is to run")
     plan = Plan.load(run)
     workers = sorted((*plan.of_role("worker"), *plan.reserved), key=lambda process: process.task)
-    records = process_records.read_records(run.path)
     left = [record.name for record in records if record.state in ENDED_STATES]
     free = [p for p in workers[1:] if p in plan.reserved or p.name in left]  # never the chief
     if wanted > len(free):

@@ -77,6 +77,7 @@ class Learner:
             # The ratio corrects for the older weights that played. Without it the first gradient
             # belongs to the weights that played.
             self.refresh()
+            self._stopwatch.lap("exchange")
         gradients = list(self.pushes(rollout))
         if not gradients:  # no sample was complete
             return Update(self.refresh(), True, 0, {})
@@ -101,6 +102,7 @@ class Learner:
         learning, parts = self._config.learning, self._config.share.minibatches
         annealed = self._annealed = schedules.after(self._config, self.reply.global_step)
         whole, moments = self._estimate(rollout)
+        self._stopwatch.lap("learn")
         statistics = self._unsent + rollout.return_statistics
         self._unsent = np.zeros_like(statistics) if len(whole.returns) else statistics
         limits = annealed.entropy_weight, annealed.ratio_limit

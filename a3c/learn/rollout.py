@@ -260,9 +260,8 @@ class Player:
             self._on_step(PlayedStep(*before, reset.starts, taken, *scores))
         self._stopwatch.lap("act")
         with self._environment_errors:
-            observations, rewards, terminated, truncated, info = self._envs.step(
-                self._policy.to_env(actions)
-            )
+            observations, rewards, *ends, info = self._envs.step(self._policy.to_env(actions))
+            terminated, truncated = (np.asarray(end, bool) for end in ends)
             if (shape := np.shape(observations)) != self._shape:  # an own VectorEnv may do that
                 raise ValueError(f"observations of shape {shape}: give {self._shape} as `reset`")
         self._stopwatch.lap("env")

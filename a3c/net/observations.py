@@ -94,9 +94,12 @@ def _num_sums(space: Box) -> int:
 
 
 def _highest(space: Box) -> float:
-    """The divisor for images of this space: their upper bound, or 1 if there is none."""
+    """The divisor for images of this space: their upper bound, or 1 if there is none.
+
+    For an unbounded space of integers Gymnasium gives the largest integer as its bound.
+    """
     highest = float(np.max(space.high))
-    return highest if np.isfinite(highest) and highest > 0 else 1.0
+    return highest if 0 < highest < 2**31 - 1 else 1.0
 
 
 def _is_transposed(space: Box) -> bool:

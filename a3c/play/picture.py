@@ -220,7 +220,7 @@ def _paint_choice(pen: ImageDraw.ImageDraw, place: Place, row: Choice, *, small:
     pen.text((left, middle), _shortened(row.name, face, name_width - 4), colour, face, anchor="lm")
     start, end = left + name_width, right - percent_width
     pen.rectangle((start, top + 2, end, bottom - 2), SURFACE)
-    filled = start + round((end - start) * row.probability)
+    filled = start + round((end - start) * np.nan_to_num(row.probability))
     if filled > start:
         pen.rectangle((start, top + 2, filled, bottom - 2), bar)
     pen.text((right, middle), f"{100 * row.probability:.0f} %", colour, face, anchor="rm")
@@ -236,6 +236,7 @@ def _paint_reading(pen: ImageDraw.ImageDraw, place: Place, row: Reading) -> None
     pen.rectangle((start, top + 4, end, bottom - 4), SURFACE)
     values = np.array([row.lower, row.upper, row.mean, row.action])
     shares = np.clip((values - row.low) / max(row.high - row.low, 1e-12), 0.0, 1.0)
+    shares = np.nan_to_num(shares)
     lower, upper, mean, action = (start + round((end - start) * x) for x in shares.tolist())
     pen.rectangle((lower, top + 4, upper, bottom - 4), BLUE)
     pen.rectangle((mean, top + 4, mean, bottom - 4), BRIGHT)
@@ -244,7 +245,7 @@ def _paint_reading(pen: ImageDraw.ImageDraw, place: Place, row: Reading) -> None
 
 
 def score_text(score: float) -> str:
-    if abs(score) >= 1e9:  # it could have 300 digits
+    if not abs(score) < 1e9:  # it could have 300 digits, or be NaN
         return f"{score:.6g}"
     return f"{score:,.0f}" if score == round(score) else f"{score:,.1f}"
 

@@ -77,7 +77,7 @@ class EvaluationSetup:
             actions = agent.network.policy.to_env(action.actions)
             with EnvironmentErrors():
                 observations, rewards, terminated, truncated, info = envs.step(actions)
-            done = (terminated | truncated) & ~reset.dead
+                done = np.logical_or(terminated, truncated) & ~reset.dead
             games.add(reset.count(*wrappers.raw(info, rewards, done)))
             with EnvironmentErrors():
                 observations, _ = reset.after(observations, info, done)

@@ -3,12 +3,13 @@
 import functools
 import logging
 import os
+import shutil
 import subprocess
 import sys
 import tempfile
 import time
 from collections.abc import Callable, Generator, Iterator, Sequence
-from contextlib import closing, contextmanager
+from contextlib import closing, contextmanager, suppress
 from pathlib import Path
 from typing import IO, Any, Literal
 
@@ -108,10 +109,21 @@ def film(path: Path, fps: float, size: tuple[int, int]) -> Iterator[IO[bytes]]:
             pass
 
 
+def find_ffmpeg() -> str:
+    """The path of ffmpeg; UserError if there is none."""
+    with suppress(RuntimeError):  # what imageio_ffmpeg raises then
+        if path := shutil.which(imageio_ffmpeg.get_ffmpeg_exe()):
+            return path
+    raise UserError(
+        "--record needs ffmpeg, which isn't there: pip install imageio-ffmpeg, or set "
+        "IMAGEIO_FFMPEG_EXE to its path"
+    )
+
+
 @contextmanager
 def _ffmpeg(arguments: Sequence[str | Path], path: Path) -> Iterator[IO[bytes]]:
     """The standard input of an ffmpeg that writes `path`; it has ended on exit."""
-    program = [imageio_ffmpeg.get_ffmpeg_exe(), "-nostdin", "-loglevel", "error", "-y"]
+    program = [find_ffmpeg(), "-nostdin", "-loglevel", "error", "-y"]
     with tempfile.TemporaryFile() as errors:
         # A session of its own, so Ctrl-C reaches only us, and we finish or remove the file.
         process = subprocess.Popen(

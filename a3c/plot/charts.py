@@ -1,7 +1,7 @@
 """Charts of runs: return, losses, throughput, staleness, one curve for each group of runs."""
 
 import logging
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -167,7 +167,7 @@ def _worker_panels(
     heading: str, histories: Sequence[History], titles: Mapping[str, str], axis: str, window: int
 ) -> Figure:
     """A panel per metric with the mean of all workers of each group, and their range."""
-    histories = _with_workers(histories, next(iter(titles)))
+    histories = _with_workers(histories, titles)
     groups, scale = curves.group(histories), _scale(histories, axis)
     figure = _page(heading, histories)
     columns = min(len(titles), 3)
@@ -185,7 +185,9 @@ def _worker_panels(
         _fit_axis(axes, metric, histories)
         axes.set_xlim(left=0)
         unit = METRICS[metric].unit if metric in METRICS else ""
-        pictures.style_axes(axes, scale.label if axes in panels[-1] else "", unit, title)
+        is_lowest = list(panels.flat).index(axes) + columns >= len(titles)
+        pictures.style_axes(axes, scale.label if is_lowest else "", unit, title)
+        axes.tick_params(labelbottom=is_lowest)
     for axes in panels.flat[len(titles) :]:
         axes.set_axis_off()
     if any(len(history.workers) > 1 for history in histories):
@@ -223,7 +225,7 @@ def _fit_axis(axes: Axes, metric: str, histories: Sequence[History]) -> None:
 
 def _throughput(histories: Sequence[History], axis: str, window: int) -> Figure:
     """Env steps a second, and how the workers of each run spent their time."""
-    histories = _with_workers(histories, "worker/env_steps_per_s")
+    histories = _with_workers(histories, ["worker/env_steps_per_s"])
     scale = _scale(histories, axis)
     figure = _page("Throughput", histories)
     speed, shares = figure.subplots(2, 1, height_ratios=(12, 2 + min(len(histories), 12)))
@@ -267,9 +269,15 @@ def _with_data(
     return kept
 
 
-def _with_workers(histories: Sequence[History], metric: str) -> list[History]:
-    complaint = f"has no {metric}: metrics/worker-*.jsonl are missing or empty"
-    return _with_data(histories, lambda run: bool(run.curves(metric, STEPS)), complaint)
+def _with_workers(histories: Sequence[History], metrics: Iterable[str]) -> list[History]:
+    """The runs that have one of these metrics."""
+
+    def has_one(run: History) -> bool:
+        return any(run.curves(metric, STEPS) for metric in metrics)
+
+    return _with_data(
+        histories, has_one, f"has no {' or '.join(metrics)} in metrics/worker-*.jsonl"
+    )
 
 
 def _scale(histories: Sequence[History], axis: str) -> Scale:

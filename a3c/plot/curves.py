@@ -32,7 +32,9 @@ EPISODES = "episodes"  # the table of games
 _NOT_COMPARED = (
     *("seed", "checkpoint_interval_s", "keep_checkpoints", "log_interval_s", "info_metrics"),
     *("callback", "evaluation_episodes", "base_port", "connect_timeout_s", "isolation"),
-    *("ps_timeout_s", "trusted_network"),
+    *("ps_timeout_s", "trusted_network", "heartbeat_timeout_s", "max_worker_memory_mb"),
+    *("max_workers", "render", "render_worker", "log_games", "log_policy_every"),
+    "evaluation_greedy",
 )
 _MAX_LABEL = 60  # characters
 

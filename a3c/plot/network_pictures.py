@@ -51,14 +51,19 @@ def draw(name: str, setup: EvaluationSetup, envs: Envs, agent: Agent, step: int)
         layers = first_layers(agent.parameters())
         if not layers:
             raise NothingToDrawError("no filters: the network has no dense layer or convolution")
-        last = observations.prepared_shape(image or space)[-1]
-        inputs = frame_names(last) if image else [f"input {index}" for index in range(last)]
+        inputs = [f"input {index}" for index in range(observations.prepared_shape(space)[-1])]
+        inputs = channel_names(image) if image else inputs
         subtitle = f"{when} · red above 0, blue below · largest first"
         return filters_figure(layers, f"First layer: {game}", subtitle, inputs)
     if not image:
         raise NothingToDrawError(
             f"no saliency: {env.env_id} has observations of shape "
             f"{space.shape}, and saliency is of images; --what filters shows its weights"
+        )
+    if image.dtype == bool or (np.issubdtype(image.dtype, np.integer) and image.high.max() <= 1):
+        raise NothingToDrawError(
+            f"no saliency: pixels of {env.env_id} are 0 or 1 and can't be blurred; "
+            "--what filters shows the network's weights"
         )
     steps = setup.played_steps(envs, agent, GameScores(1))
     chosen = largest_value_changes(list(itertools.islice(steps, MAX_STEPS)), NUM_MOMENTS)
@@ -245,6 +250,16 @@ def saliency_figure(shown: Sequence[Moment], title: str, subtitle: str) -> Figur
     for axes, name, colour in zip(panels[-1], names, colours, strict=True):
         axes.set_xlabel(name, size=11.5, color=colour)
     return figure
+
+
+def channel_names(image: Box) -> list[str]:
+    """A name for each channel that the network gets: its frame, and its colour if it has one."""
+    frames = len(observations.frames(np.zeros(image.shape), image))
+    ages = frame_names(frames)
+    if observations.prepared_shape(image)[-1] == frames:
+        return ages
+    colours = ["red", "green", "blue"]
+    return [f"{age}, {c}" for age in ages for c in colours] if frames > 1 else colours
 
 
 def frame_names(count: int) -> list[str]:

@@ -40,8 +40,8 @@ class HeartbeatMonitor:
     """Measures how long a process has been silent, by the keeper's own clock.
 
     A beat is any change of the file's mtime, whatever its value: the wall clock may be set. Time in
-    which the keeper itself was stopped counts as one second. Silence on a read-only disk doesn't
-    count, because the process can't write a beat there.
+    which the keeper itself was stopped counts as one second. Silence on a read-only disk, or
+    in a folder that is gone, doesn't count, because the process can't write a beat there.
     """
 
     def __init__(self, path: Path | None) -> None:
@@ -60,7 +60,7 @@ class HeartbeatMonitor:
         seen = self._mark()
         if seen in (None, self._seen):
             self.silence_s += min(elapsed_s, _LONGEST_CHECK_S)
-            if self._path and seen and not os.access(self._path, os.W_OK):
+            if self._path and not os.access(self._path if seen else self._path.parent, os.W_OK):
                 self.silence_s = 0.0
             return False
         first = not self.beat

@@ -103,7 +103,7 @@ def find(name: str | None, *, or_checkpoint: bool = False) -> RunDir:
         why = f" ({error.strerror})"
     if or_checkpoint:
         remedy = f"give a run directory, a name from {RUNS}/, or the directory of a checkpoint"
-        raise UserError(f"no run or checkpoint {name!r}: {remedy}")
+        raise UserError(f"no run or checkpoint {name!r}{why}: {remedy}")
     raise UserError(f"no run {name!r}{why}: give a run directory, or a name from `list`")
 
 
@@ -219,7 +219,9 @@ def hold(path: Path) -> Iterator[None]:
         path.mkdir(parents=True, exist_ok=True, mode=0o700)
         descriptor = os.open(path / LOCK, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
     try:
-        if not lock(descriptor):
+        with refusing(path):  # also where the file system has no locks
+            is_mine = lock(descriptor)
+        if not is_mine:
             what = f"run directory {path} is in use by a running launcher"
             raise UserError(f"{what}: stop that one first")
         if this := identify(os.getpid()):

@@ -114,7 +114,9 @@ def _late(status: Status) -> Iterator[str]:
     starts = any(p.state == "starting" for p in status.processes)  # that slows all others down
     share = None if starts else status.exchange_share
     if share is not None and share > _SLOW_PS_SHARE:
-        remedy = "give a larger --smallest-push, more --ps, or --wire-dtype float16"
+        remedy = (
+            "give a larger --smallest-push or --rollout-length, more --ps, or --wire-dtype float16"
+        )
         cores, host = len(os.sched_getaffinity(0)), this_host()
         here = sum(p.state == "running" and p.host == host for p in status.processes)
         if here > cores + 1:  # then they wait for each other's cores

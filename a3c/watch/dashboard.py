@@ -9,7 +9,7 @@ import contextlib
 import sys
 import time
 from collections import Counter, deque
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Self, TextIO
 
 import numpy as np
@@ -303,6 +303,7 @@ _CELLS = snapshot.CELLS | {
     "restarts": lambda p: str(p.restarts) if p.restarts else snapshot.NOTHING,
     "↻": lambda p: f"↻{p.restarts}" if p.restarts else "",
 }
+# The least widths, so that columns rarely move; longer cells make theirs wider.
 _WIDTHS = {"state": 10, "CPU": 7, "memory": 9, "steps/s": 8, "games": 7, "restarts": 9}
 _WIDTHS |= {"heartbeat": 11, "up for": 11, "pid": 8, "address": 16, "↻": 4}
 _ROW = ("state", "CPU", "memory", "steps/s", "games", "restarts", "heartbeat")
@@ -312,19 +313,25 @@ _GRIDS = (("steps/s", "CPU", "memory", "↻"), ("steps/s", "CPU", "↻"), ("step
 
 def process_cells(processes: Sequence[ProcessStatus], width: int, rows: int) -> list[Text] | None:
     """All processes in `rows` lines, one in each or in columns of cells; None if they don't fit."""
-    name_width = max(_LABEL_WIDTH, *(len(p.name) + 3 for p in processes))
+    name_width = _name_width(processes)
+    widths = {
+        title: max([least, *(1 + len(_CELLS[title](p)) for p in processes)])
+        for title, least in _WIDTHS.items()
+    }
     line = list(_ROW)
     for extra in _EXTRA:
-        if name_width + sum(_WIDTHS[title] for title in (*line, extra)) + len(line) <= width:
+        if name_width + sum(widths[title] for title in (*line, extra)) <= width:
             line.append(extra)
     for titles in (line, *_GRIDS):
-        cell_width = name_width + sum(_WIDTHS[title] for title in titles) + _GAP
+        cell_width = name_width + sum(widths[title] for title in titles) + _GAP
         across = 1 if titles is line else max(1, (width + _GAP) // cell_width)
         down = -(-len(processes) // across)
         if down + 1 <= rows:
-            heading = " " * name_width + "".join(_aligned(title, title) for title in titles)
-            headings = [Text(heading, DIM)] * min(across, -(-len(processes) // down))
-            cells = [_process_line(p, titles, name_width) for p in processes]
+            aligned = [_aligned(title, title, widths[title]) for title in titles]
+            heading = Text(" " * name_width + "".join(aligned), DIM)
+            headings = [heading] * min(across, -(-len(processes) // down))
+            columns = {title: widths[title] for title in titles}
+            cells = [_process_line(p, columns, name_width) for p in processes]
             lines = [headings, *(cells[row::down] for row in range(down))]
             return [Text(" " * _GAP).join(parts) for parts in lines]
     return None
@@ -337,22 +344,27 @@ def only_trouble(processes: Sequence[ProcessStatus], rows: int) -> list[Text]:
     line = Text(f"{len(processes)} processes: ").append_text(Text(", ").join(words))
     troubled = [p for p in processes if p.state in ("restarting", "failed", "dead")]
     shown = troubled[: max(0, rows - 1)]
-    return [line, *(_process_line(p, ("state", "↻"), _LABEL_WIDTH) for p in shown)]
+    columns = {title: _WIDTHS[title] for title in ("state", "↻")}
+    return [line, *(_process_line(p, columns, _name_width(processes)) for p in shown)]
 
 
-def _aligned(title: str, text: str) -> str:
-    width = _WIDTHS[title]
-    return f"{text[:width]:{'<' if title == 'state' else '>'}{width}}"
+def _name_width(processes: Sequence[ProcessStatus]) -> int:
+    return max([_LABEL_WIDTH, *(len(p.name) + 3 for p in processes)])
 
 
-def _process_line(p: ProcessStatus, titles: Sequence[str], name_width: int) -> Text:
+def _aligned(title: str, text: str, width: int) -> str:
+    return f"{text:{'<' if title == 'state' else '>'}{width}}"
+
+
+def _process_line(p: ProcessStatus, columns: Mapping[str, int], name_width: int) -> Text:
+    """A process's cells, in columns of these widths by their titles."""
     state_style = _STATE_STYLES.get(p.state, "")
     usual = "" if p.is_live else DIM
     dot = "○ " if p.state in ("waiting", "stopped", "done") else "● "
-    name = printable(p.name)[: name_width - 3].ljust(name_width - 2)
+    name = printable(p.name).ljust(name_width - 2)
     line = Text.assemble((dot, state_style), (name, usual))
     styles = {"state": state_style, "heartbeat": "red" if (p.heartbeat_age_s or 0) > 30 else usual}
     styles |= dict.fromkeys(("restarts", "↻"), "magenta" if p.restarts else DIM)
-    for title in titles:
-        line.append(_aligned(title, _CELLS[title](p)), styles.get(title, usual))
+    for title, width in columns.items():
+        line.append(_aligned(title, _CELLS[title](p), width), styles.get(title, usual))
     return line

@@ -142,7 +142,9 @@ def score(value: float | None, mark: float | None = None) -> str:
     """A return, with one decimal below 10,000, and more if a mark beside it needs them."""
     if value is None:
         return NOTHING
-    return format_mean(value, mark) if abs(value) < 10_000 else f"{value:,.0f}"
+    if abs(value) >= 10_000 and (mark is None or (round(value) >= mark) == (value >= mark)):
+        return f"{value:,.0f}"
+    return format_mean(value, mark)
 
 
 def memory(process: ProcessStatus) -> str:
@@ -223,7 +225,7 @@ _FAR_S = 100 * 3600.0
 
 class Point(NamedTuple):
     env_steps: int
-    time: float
+    wall_s: float  # of training: without the time between a stop and a resume
     value: float  # the mean return of the last 100 games
 
 
@@ -239,12 +241,12 @@ class Curve:
         """Add the new rows; a rollback removes the points of later env steps."""
         for line in self._follower.lines():
             row = parse_row(line) or {}
-            steps, value, at = row.get("env_steps"), row.get(_MEAN_RETURN), row.get("time")
-            if isinstance(steps, int) and isinstance(at, int | float):
+            steps, wall_s, value = map(row.get, ("env_steps", "wall_s", _MEAN_RETURN))
+            if isinstance(steps, int):
                 while self.points and self.points[-1].env_steps > steps:
                     self.points.pop()
-                if isinstance(value, int | float):
-                    self.points.append(Point(steps, float(at), float(value)))
+                if isinstance(value, int | float) and isinstance(wall_s, int | float):
+                    self.points.append(Point(steps, float(wall_s), float(value)))
             if len(self.points) > _MAX_POINTS:
                 self.points[:-1] = self.points[:-1:2]
 
@@ -252,7 +254,7 @@ class Curve:
 def seconds_to_goal(goal: float, mean: float, points: Sequence[Point]) -> float | None:
     """The seconds until the goal, by the trend of the last third; None if it leads nowhere."""
     recent = points[-max(8, len(points) // 3) :]
-    times = [p.time for p in recent]
+    times = [p.wall_s for p in recent]
     if len(recent) < 8 or min(times) == max(times):
         return None
     slope = statistics.linear_regression(times, [p.value for p in recent]).slope

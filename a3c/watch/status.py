@@ -153,8 +153,12 @@ class Reader:
         is_new = now - started_at < process_records.FIRST_RECORD_S
         state = run_state(members, summary.get("state"), has_news=has_news, is_new=is_new)
         is_live = state in LIVE_STATES
-        is_news = is_live and now - _number(cluster, "time") <= fresh_s(config.run.log_interval_s)
-        end = {} if is_live else summary
+        limit_s = fresh_s(config.run.log_interval_s)
+        is_news = is_live and now - _number(cluster, "time") <= limit_s
+        running = [latest[p.name] for p in members if p.pid is not None and p.name in latest]
+        news = [row for row in running if now - _number(row, "time") <= limit_s]
+        # A run that failed before its first checkpoint has a summary without results.
+        end = {} if is_live or not summary.get("env_steps") else summary
         step = rows.newest_step(latest) or (newest[1].step if newest else 0)
         if end.get("env_steps"):  # the checkpoint of a solved run is from before its last games
             step = max(step, end["env_steps"]) if end.get("solved") else end["env_steps"]
@@ -175,13 +179,13 @@ class Reader:
             envs_per_worker=config.share.envs,
             global_step=step,
             max_env_steps=config.run.max_env_steps,
-            mean_return_100=end.get("mean_return_100") or cluster.get("cluster/mean_return_100"),
+            mean_return_100=end.get("mean_return_100", cluster.get("cluster/mean_return_100")),
             stop_at_return=config.run.stop_at_return,
             env_steps_per_s=steps_per_s,
             frames_per_s=steps_per_s * skip if skip and steps_per_s is not None else None,
             updates_per_s=cluster.get("cluster/updates_per_s") if is_news else None,
-            staleness=_mean(latest.values(), "train/staleness") if is_news else None,
-            exchange_share=_mean(latest.values(), "time/exchange") if is_news else None,
+            staleness=_mean(news, "train/staleness"),
+            exchange_share=_mean(news, "time/exchange"),
             episodes=end.get("episodes", cluster.get("cluster/episodes")),
             wall_s=end.get("wall_s", cluster.get("wall_s")),
             processes=tuple(members),

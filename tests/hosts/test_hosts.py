@@ -16,6 +16,7 @@ import pytest
 
 from a3c.hosts import near_end
 from a3c.process.process_records import ProcessRecord
+from a3c.run import rundir
 from a3c.run.rundir import RunDir
 from tests.faults.simulated_network import Host
 from tests.hosts import lan
@@ -233,4 +234,5 @@ def test_a_resumed_run_uses_the_same_hosts(net: Net) -> None:
     assert "gamma  10.77.0.3  worker-2" in done.stderr
     summary = json.loads(net.run.summary.read_text())
     assert (summary["state"], summary["solved"]) == ("done", True)
+    assert rundir.read_config(net.run).cluster.workers == 3  # although there are four slots
     assert [processes_of(machine) for machine in net.machines] == ["", "", ""]
