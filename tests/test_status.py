@@ -110,7 +110,7 @@ def test_a_run_starts_and_a_process_that_has_not_beaten_yet_has_no_age(tmp_path:
 
 def test_problems_are_warned_of_with_a_remedy(tmp_path: Path, monkeypatch: Patch) -> None:
     monkeypatch.setattr(os, "sched_getaffinity", lambda _: range(16))
-    made = live_run(tmp_path / "run", workers=2)
+    made = live_run(tmp_path / "run", workers=3)
     assert status.read(made.run).warnings == ()
     made.process("worker-1", restarts=2)  # three would be a loop where the tests are as young
     row = made.chief_row(4_600_001, 0.0, 12.0, **{"cluster/failed_saves": 3})
@@ -224,9 +224,9 @@ def test_a_dashboard_fits_and_shows_what_matters(tmp_path: Path, workers: int, w
     last = f"worker-{workers - 1}"
     made.process(last, "failed", address="192.168.100.100:22222")
     board.refresh()
-    for rows in (9, 50):
-        drawn = dashboard.draw(board.status, board.points, (), 130, rows)
-        assert any(f"{last} " in line.plain and "failed" in line.plain for line in drawn)
+    (_, trouble) = dashboard.only_trouble(board.status.processes, 2)
+    assert trouble.plain.startswith(f"● {last} ")
+    drawn = dashboard.draw(board.status, board.points, (), 130, 50)
     assert workers > 2 or any(" 192.168.100.100:22222" in line.plain for line in drawn)
 
 
