@@ -51,7 +51,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--mode",
         choices=("auto", "tmux", "child", "compose"),
         default="auto",
-        help="tmux: in panes; child: here, in the foreground; auto: tmux if found; "
+        help="tmux: in panes; child: here, in the foreground; auto: tmux on a terminal if found; "
         "compose: only print a compose file",
     )
     add("--run-dir", type=path, metavar="DIR", help="default: runs/<game>-<time>")
@@ -62,7 +62,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add("--tensorboard", action=switch, default=False, help=board)
     over_ssh = "train on the hosts of this TOML file, over ssh"
     add("--hosts", type=path, metavar="FILE", help=over_ssh)
-    add("--seeds", metavar="N-M", help="compare runs with seeds, such as 0-9")
+    add("--seeds", metavar="N-M", help="train a run for each seed, such as 0-9, and compare")
     add("--at-once", type=int, metavar="N", help="with --seeds: runs at a time (1)")
     add("--dry-run", action="store_true", help="show what would be started")
     add("--json", action="store_true", help="with --dry-run: as JSON")

@@ -48,7 +48,9 @@ def parse(argv: Sequence[str] | None) -> argparse.Namespace:
         metavar="DIR",
         help="default: RUN/plots, for several runs ./plots",
     )
-    parser.add_argument("--smooth", type=int, default=None, metavar="N", help="games or rows")
+    parser.add_argument(
+        "--smooth", type=int, default=None, metavar="N", help="means over so many games or rows"
+    )
     parser.add_argument("--x", choices=("steps", "wall"), default=None, help="only this axis")
     parser.add_argument(
         "--average",

@@ -1,14 +1,13 @@
 """The study of how learning per env step depends on the number of workers.
 
     python -m benchmarks.asynchrony --tasks cartpole --workers 1 2 4 8 16 32 64 --seeds 101-103
-    python -m benchmarks.asynchrony --kind real --tasks cartpole --workers 2 16 --seeds 1-10
     python -m benchmarks.asynchrony --workers 16 --name shortest-32 -- --shortest-rollout 32
 
-A run is simulated (asynchrony_simulated.py, or asynchrony_in_c.py) or uses a real cluster. Its row
-is appended to the table when it ends. A run is skipped if the table already has its kind, task,
-workers, remedy and seed, so a study can be stopped and continued at any time. Flags after `--` go
-to each run; `--name` is the name of the remedy with them in the table. asynchrony_pictures.py makes
-the pictures and the tables of the docs.
+A run is simulated (asynchrony_simulated.py, or asynchrony_in_c.py); real_clusters.py makes those of
+real clusters. Its row is appended to the table when it ends. A run is skipped if the table already
+has its kind, task, workers, remedy and seed, so a study can be stopped and continued at any time.
+Flags after `--` go to each run; `--name` is the name of the remedy with them in the table.
+asynchrony_pictures.py makes the pictures and the tables of the docs.
 """
 
 if not __package__:
@@ -18,11 +17,8 @@ import argparse
 import importlib
 import multiprocessing
 import os
-import resource
 import signal
-import statistics
 import sys
-import tempfile
 import time
 from collections.abc import Iterable, Iterator, Sequence
 from multiprocessing.connection import Connection, wait
@@ -33,15 +29,13 @@ from a3c.config import Config, command_line
 from a3c.errors import A3CError, UserError
 from a3c.process import console
 from a3c.process.startup import import_tensorflow
-from a3c.run import checkpoint
-from a3c.run.rows import read_rows
 from benchmarks import asynchrony_in_c, machine
-from benchmarks.judge import Judge
 from benchmarks.machine import RESULTS
 
 TABLE = RESULTS / "asynchrony.csv"
 WORKERS = (1, 2, 4, 8, 16, 32, 64)
-SIMULATED, IN_C, REAL = "simulated", "simulated-in-c", "real"
+SIMULATED, IN_C, REAL = "simulated", "simulated-in-c", "real"  # the last by real_clusters.py
+FIXED = ("--preset", "--workers", "--seed", "--stop-window")  # of each run; it has 100 games
 LIMITS = {  # env steps after which a run counts as not solved
     "cartpole": 400_000,
     "acrobot": 300_000,
@@ -49,7 +43,7 @@ LIMITS = {  # env steps after which a run counts as not solved
     "pendulum": 1_500_000,
     "pong": 1_500_000,
 }
-# Environments of each worker before workers shared the task's environments (commit b9aeb98).
+# Environments of each worker before workers shared the task's environments (commit 053c733).
 ENVS_OF_EACH = {"cartpole": 4, "acrobot": 8, "memory": 16, "pendulum": 16, "pong": 8}
 
 
@@ -86,7 +80,7 @@ class Row(NamedTuple):
 
 
 class Learned(NamedTuple):
-    """The result of a run, simulated or real."""
+    """The result of a run."""
 
     solved: bool
     env_steps: int
@@ -112,7 +106,7 @@ def remedy_flags(remedy: str, task: str, workers: int) -> list[str]:
         return ["--no-predict-weights"]
     if remedy == "shared-not-gathered":
         return ["--samples-per-step=0", f"--minibatches={config.share.minibatches}"]
-    envs, step = ENVS_OF_EACH[task], config.samples_per_step
+    envs, step = ENVS_OF_EACH[task], preset(task).samples_per_step
     parts = max(1, envs * config.learning.rollout_length // step)
     unshared = [f"--envs-per-worker={envs}", f"--minibatches={parts}"]
     if remedy == "gathered-not-shared":
@@ -157,47 +151,11 @@ def import_simulation() -> None:
     importlib.import_module("benchmarks.asynchrony_simulated")
 
 
-def run_real(case: Case, flags: Sequence[str]) -> Learned:
-    """One run of a real cluster on this machine, of forks of this process."""
-    from benchmarks.real_clusters import run_cluster
-
-    config, _ = command_line.parse_config([*_named(case), *flags], "", "", lambda _: None)
-    with tempfile.TemporaryDirectory() as scratch:
-        run_cluster(config, Path(scratch) / "run")
-        return _learned(Path(scratch) / "run", preset(case.task).run.stop_at_return)
-
-
 def _named(case: Case) -> list[str]:
     return [f"--preset={case.task}", f"--workers={case.workers}", f"--seed={case.seed}"]
 
 
-def _learned(run: Path, mark: float | None) -> Learned:
-    """What the files of a run say."""
-    found = checkpoint.newest_valid(run / "checkpoints")
-    assert found is not None
-    end = found[1]
-    stale = [
-        row["train/staleness"]
-        for file in (run / "metrics").glob("worker-*.jsonl")
-        for row in read_rows(file)
-        if "train/staleness" in row
-    ]
-    games = read_rows(run / "metrics" / "episodes.jsonl")
-    judge = Judge(mark)
-    judge.add(row["return"] for row in games if "return" in row)
-    spent = resource.getrusage(resource.RUSAGE_CHILDREN)  # each run has a process of its own
-    return Learned(
-        solved=end.reason == "solved",
-        env_steps=end.step,
-        staleness=round(statistics.fmean(stale), 2) if stale else 0.0,
-        updates=end.num_updates,
-        wall_s=round(end.wall_s, 1),
-        cpu_s=round(spent.ru_utime + spent.ru_stime, 1),
-        collapsed=judge.collapsed,
-    )
-
-
-RUN = {SIMULATED: run_simulated, IN_C: run_in_c, REAL: run_real}
+RUN = {SIMULATED: run_simulated, IN_C: run_in_c}
 
 
 def make(case: Case, flags: Sequence[str]) -> Row:
@@ -330,6 +288,9 @@ def parse(argv: Sequence[str] | None) -> argparse.Namespace:
     arguments = parser.parse_args(argv)
     if bool(arguments.flags) != bool(arguments.name):
         parser.error("--name and flags after -- go together")
+    for flag in arguments.flags:
+        if flag.partition("=")[0] in FIXED:
+            parser.error(f"{flag} after --: each run has its own")
     if arguments.name in REMEDIES:
         parser.error(f"--name {arguments.name} is a remedy's own name: choose another")
     if arguments.name and arguments.remedies != ["shared"]:

@@ -290,7 +290,8 @@ def by_remedy(found: Sequence[Summary], workers: int) -> list[str]:
         for one in found
         if one.workers == workers
     ]
-    titles = "task|remedy|runs|env steps|range|solved|staleness|optimizer steps|collapsed"
+    titles = "task|remedy|runs|env steps|quartiles (range below 4 runs)|solved|staleness"
+    titles += "|optimizer steps|collapsed"
     return machine.table(titles.split("|"), rows)
 
 

@@ -21,7 +21,6 @@ if __name__ == "__main__":  # first, or TensorFlow prints its greeting when impo
     import_tensorflow()
 
 import argparse
-import functools
 import heapq
 import json
 import random
@@ -127,43 +126,6 @@ class VirtualPs:
         return self._exchange.pull()
 
 
-class Gatherer:
-    """A process on a host of workers that averages several pushes and sends the mean as one.
-
-    A worker whose push isn't sent yet gets the ps's latest reply.
-    """
-
-    def __init__(self, ps: VirtualPs, num_pushes: int) -> None:
-        self._ps, self._num_pushes = ps, num_pushes
-        self._waiting: list[Push] = []
-        self._reply = ps.pull()
-
-    def pull(self) -> Reply:
-        """The ps's latest reply."""
-        return self._reply
-
-    def push(self, push: Push) -> Reply:
-        """Collect the push; the last one of a group triggers sending the mean."""
-        self._waiting.append(push)
-        if len(self._waiting) < self._num_pushes:
-            return self._reply._replace(stepped=False)
-        samples = sum(one.num_samples for one in self._waiting)
-        gradient = sum(one.gradient * one.num_samples for one in self._waiting)
-        whole = push._replace(
-            gradient=np.asarray(gradient / samples, np.float32),
-            num_samples=samples,
-            num_steps=sum(one.num_steps for one in self._waiting),
-            moments=np.sum([one.moments for one in self._waiting], axis=0),
-            advantage_update=functools.reduce(
-                lambda a, b: np.append(a[0] * b[0], a[1:] * b[0] + b[1:]),
-                [one.advantage_update for one in self._waiting],
-            ),
-        )
-        self._waiting.clear()
-        self._reply = self._ps.push(whole)
-        return self._reply
-
-
 def _without_devices(graph: Any) -> Any:
     """The same graph without device placements, for a session without a cluster."""
     definition = graph.as_graph_def()
@@ -229,18 +191,18 @@ class VirtualAgent:
 class VirtualStore:
     """A worker's view of the ps, which records the staleness of its pushes."""
 
-    def __init__(self, ps: VirtualPs, way: VirtualPs | Gatherer) -> None:
-        self._ps, self._way = ps, way
+    def __init__(self, ps: VirtualPs) -> None:
+        self._ps = ps
         self._known = 0
         self.staleness: list[int] = []
 
     def pull(self) -> Reply:
         """The newest weights and counters."""
-        return self._take(self._way.pull())
+        return self._take(self._ps.pull())
 
     def push(self, push: Push) -> Reply:
         """Apply a push immediately."""
-        known, reply = self._known, self._take(self._way.push(push))
+        known, reply = self._known, self._take(self._ps.push(push))
         self.staleness.append(self._ps.num_updates - known - reply.stepped)
         return reply
 
@@ -256,7 +218,6 @@ class Simulation:
         self,
         config: Config,
         *,
-        gatherers: int = 0,
         jitter: float = JITTER,
     ) -> None:
         self._config = config
@@ -276,10 +237,7 @@ class Simulation:
             self._config = config = config.for_recurrent()
         agent = Agent(network, space, config, seed=seeds[0])
         self._ps, shared = VirtualPs(agent, config), SharedAgent(agent)
-        ways = self._ways(gatherers)
-        self._stores = [
-            VirtualStore(self._ps, ways[index % len(ways)]) for index in range(len(seeds))
-        ]
+        self._stores = [VirtualStore(self._ps) for _ in seeds]
         self.workers: list[tuple[Learner, Player]] = []
         for store, seed, world in zip(self._stores, seeds, worlds, strict=True):
             own = VirtualAgent(shared, agent)
@@ -296,13 +254,6 @@ class Simulation:
     def parameters(self) -> dict[str, np.ndarray]:
         """The weights on the ps by name."""
         return self._ps.layout.unflatten(self._ps.pull().parameters)
-
-    def _ways(self, gatherers: int) -> Sequence[VirtualPs | Gatherer]:
-        """The targets of the workers' pushes: the ps, or the gatherer of their host."""
-        if not gatherers:
-            return [self._ps]
-        num_pushes = max(1, self._config.cluster.workers // gatherers)
-        return [Gatherer(self._ps, num_pushes) for _ in range(gatherers)]
 
     def run(self) -> Outcome:
         """Play and learn to the end."""
@@ -351,14 +302,6 @@ def _epsilon(config: Config, learner: Learner) -> Callable[[], float]:
 def _add_arguments(parser: argparse.ArgumentParser) -> None:
     group = parser.add_argument_group("the simulation")
     group.add_argument(
-        "--gatherers",
-        type=int,
-        default=0,
-        metavar="HOSTS",
-        help="share the workers out to so many hosts, each of which hands one mean on for as many "
-        "pushes as it has workers",
-    )
-    group.add_argument(
         "--jitter", type=float, default=JITTER, help="deviation of the logarithm of durations"
     )
 
@@ -370,7 +313,6 @@ def simulated(argv: Sequence[str] | None) -> Outcome:
     )
     return Simulation(
         config,
-        gatherers=arguments.gatherers,
         jitter=arguments.jitter,
     ).run()
 

@@ -68,12 +68,12 @@ def main() -> int:
 
 def measure(shape: str, flags: Sequence[str], arguments: argparse.Namespace) -> list[Row]:
     """Take turns of the floor and of a cluster of one shape."""
-    workers = os.cpu_count() or 1
-    both = [*flags, "--workers", str(workers)]  # the number determines each worker's share
+    # The number of workers determines each one's share.
+    both = ["--workers", str(len(os.sched_getaffinity(0))), *flags]
     where = machine.here()
     with turns.scratch() as folder:
         sides = (
-            floor(both, workers, folder),
+            floor(both, turns.workers_of(both), folder),
             turns.cluster("cluster", both, folder),
         )
         seconds = arguments.seconds or TURN_S[shape]

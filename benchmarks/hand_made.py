@@ -28,18 +28,23 @@ def cluster(
     hosts = [f"127.0.0.1:{port}" for port in free_ports(num_ps + len(counts))]
     where = ["--ps-hosts", ",".join(hosts[:num_ps]), "--worker-hosts", ",".join(hosts[num_ps:])]
     where += ["--run-dir", str(folder), *flags]
-    cores = os.cpu_count() or 1
+    cores = sorted(os.sched_getaffinity(0))
     with ExitStack() as stack:
 
         def start(name: str, on: Sequence[int], program: list[str], counted: Sequence[Path]) -> Any:
-            pinned = ["taskset", "-c", ",".join(map(str, on or range(cores)))]
+            pinned = ["taskset", "-c", ",".join(map(str, on or cores))]
             one = Contestant(name, [*pinned, sys.executable, *program, *where], counted)
             stack.callback(one.close)
             return one
 
         ps = [
-            start(f"ps-{i}", [i % cores], ["worker.py", "--job", "ps", "--task", str(i)], [])
+            start(
+                f"ps-{i}",
+                [cores[i % len(cores)]],
+                ["worker.py", "--job", "ps", "--task", str(i)],
+                [],
+            )
             for i in range(num_ps)
         ]
         pusher = ["-m", "benchmarks.pusher", str(parameters), str(pause_ms), *map(str, counts)]
-        yield ps, start("workers", range(num_ps, cores), pusher, counts)
+        yield ps, start("workers", cores[num_ps:], pusher, counts)

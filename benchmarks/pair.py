@@ -44,7 +44,8 @@ class Row(NamedTuple):
 def measure(arguments: argparse.Namespace) -> list[Row]:
     """Take turns of both clusters."""
     where = machine.here()
-    flags = [*(arguments.flags or ["--preset", "pong"]), "--workers", str(os.cpu_count() or 1)]
+    own = arguments.flags or ["--preset", "pong"]
+    flags = ["--workers", str(len(os.sched_getaffinity(0))), *own]
     words = shlex.split(arguments.with_it)
     changed = [word for word in words if not is_variable(word)]
     environment = dict(word.split("=", 1) for word in words if is_variable(word))

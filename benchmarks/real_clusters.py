@@ -11,8 +11,10 @@ depend on the machine's load. Further arguments are settings.
 if not __package__:
     raise SystemExit("run it as a module: .venv/bin/python -m benchmarks.real_clusters")
 
+from a3c.process.environment import adopt_environment
 from a3c.process.startup import import_tensorflow
 
+adopt_environment(1)  # TensorFlow reads a part of it while it is imported
 import_tensorflow()  # once, before the forks; nothing of TensorFlow runs in this process
 
 import argparse  # noqa: E402
@@ -38,7 +40,6 @@ from a3c.errors import EXIT_RETRY, A3CError  # noqa: E402
 from a3c.keeper import spawn  # noqa: E402
 from a3c.learn import training  # noqa: E402, F401
 from a3c.process import signals  # noqa: E402
-from a3c.process.environment import adopt_environment  # noqa: E402
 from a3c.run import checkpoint, rundir  # noqa: E402, F401
 from a3c.run.rows import read_rows  # noqa: E402
 from benchmarks import machine  # noqa: E402
@@ -242,8 +243,10 @@ def main() -> None:
     parser.add_argument("--seeds", type=seeds, default=seeds("1-10"))
     parser.add_argument("--output", type=Path, default=Path("runs/bench/real-clusters.csv"))
     arguments, flags = parser.parse_known_args()
+    for flag in flags:
+        if flag.partition("=")[0] in ("--preset", "--workers", "--seed"):
+            parser.error(f"{flag}: give --preset, --workers and --seeds of all runs")
     signal.signal(signal.SIGTERM, machine.end_by_signal)
-    adopt_environment(1)
     known = machine.read(arguments.output) if arguments.output.exists() else []
     made = {(r["preset"], r["flags"], int(r["workers"]), int(r["seed"])) for r in known}
     for seed in arguments.seeds:

@@ -111,12 +111,13 @@ def every_run(rows: Rows) -> list[str]:
             r = scored[-1]
             score = f"{float(r['mean']):,.1f} ± {float(r['deviation']):,.1f}"
             score += f" at {int(r['env_steps']):,}" if r["env_steps"] != last["env_steps"] else ""
-        afresh = sum(r["begun_from"].startswith("compact") for r in sessions)
+        trained = [r for r in sessions if r["env_steps"] != r["from_env_steps"]]
+        afresh = sum(r["begun_from"].startswith("compact") for r in trained)
         machines = ", ".join(dict.fromkeys(r["machine"] for r in sessions))
         steps, hours = f"{int(last['env_steps']):,}", f"{float(last['wall_s']) / 3600:.2f}"
         mean = last["mean_return_100"] or "–"
         lines.append(
-            (run, steps, mean, score, hours, last["workers"], len(sessions), afresh, machines)
+            (run, steps, mean, score, hours, last["workers"], len(trained), afresh, machines)
         )
     titles = ("run", "env steps", "in training", "100 games", "hours", "workers")
     more = ("sessions", "optimizer afresh", "machine")

@@ -201,8 +201,9 @@ def summary(found: Sequence[Point]) -> list[str]:
         link, there = f"{key[2] / 1000:g} Gbit/s", f"{bend.env_steps_per_s:,}"
         stale = f"{bend.staleness:,.0f}"
         rows.append((*key[:2], link, f"{bend.workers:,}", there, stale, line[-1].limit))
-    where = ("workers at 90 % of the most", "env steps/s there", "staleness", "bottleneck")
-    return machine.table(("network", "ps", "link", *where), rows)
+    fewest = "fewest workers with 90 % of the highest speed"
+    titles = ("network", "ps", "link", fewest, "env steps/s there", "staleness", "bottleneck")
+    return machine.table(titles, rows)
 
 
 def main() -> int:

@@ -26,7 +26,7 @@ from a3c.plot import pictures
 from a3c.plot.pictures import COLOURS
 from a3c.run.rundir import REPOSITORY
 from benchmarks import asynchrony, machine
-from benchmarks.asynchrony import REAL, Row
+from benchmarks.asynchrony import Row
 from benchmarks.machine import RESULTS
 from benchmarks.scale_model import LOOPBACK_MBIT_S, PARAMETERS, costs_of
 from benchmarks.scale_queues import Shape, Simulation
@@ -36,7 +36,6 @@ LINKS = (1_000.0, 10_000.0)  # Mbit/s
 HOSTS = 16
 SMALL, LARGE = 16, 128  # samples, the smallest push: of the preset, and a whole rollout
 KINDS = ((1, SMALL, 0), (2, SMALL, 0), (4, SMALL, 0), (1, LARGE, 0), (1, SMALL, HOSTS))
-GATHERED = "gatherer-a-host"  # the study's name of runs with --gatherers
 SAME, CARTPOLE = "same for all", "as CartPole"
 PAGE = REPOSITORY / "docs" / "scaling.md"
 TABLE = "time to solve Pong"  # its name in the page
@@ -76,20 +75,18 @@ def pushes_per_s(workers: int, ps: int, hosts: int, link: float, play_ms: float)
     return of_host * Simulation(Shape(hosts, ps, link), handing).run().updates_per_s
 
 
-def factors(rows: Sequence[Row], remedy: str = "shared") -> dict[int, float]:
+def factors(rows: Sequence[Row]) -> dict[int, float]:
     """CartPole's env steps in the simulated study, relative to one worker."""
-    steps: dict[tuple[str, int], list[int]] = {}
+    steps: dict[int, list[int]] = {}
     for row in asynchrony.best(rows):
-        if row.kind != REAL and row.task == "cartpole":
-            steps.setdefault((row.remedy, row.workers), []).append(row.env_steps)
-    one = statistics.median(steps["shared", 1])
-    return {n: statistics.median(found) / one for (r, n), found in steps.items() if r == remedy}
+        if (row.task, row.remedy) == ("cartpole", "shared"):
+            steps.setdefault(row.workers, []).append(row.env_steps)
+    one = statistics.median(steps[1])
+    return {n: statistics.median(found) / one for n, found in steps.items()}
 
 
-def points(
-    learned: Mapping[bool, Mapping[int, float]], env_steps: float, env_steps_per_s: float
-) -> list[Point]:
-    """Every cluster; `learned` has CartPole's factors, without and with gatherers."""
+def points(learned: Mapping[int, float], env_steps: float, env_steps_per_s: float) -> list[Point]:
+    """Every cluster; `learned` has CartPole's factors by workers, without gatherers."""
     found = []
     for link in LINKS:
         for ps, smallest_push, hosts in KINDS:
@@ -99,7 +96,7 @@ def points(
                 steps_a_push = env_steps_a_push(workers, smallest_push)
                 play_ms = 1000 * steps_a_push / env_steps_per_s
                 rate = pushes_per_s(workers, ps, hosts, link, play_ms) * steps_a_push
-                factor = learned[bool(hosts)].get(workers)
+                factor = None if hosts else learned.get(workers)
                 for learning, times in ((SAME, 1.0), (CARTPOLE, factor)):
                     if times is not None:
                         steps = env_steps * times
@@ -133,7 +130,7 @@ def summary(found: Sequence[Point]) -> list[str]:
             )
         )
     titles = "link|ps|smallest push|gatherers|env steps to solve|workers where it stops falling"
-    titles += "|env steps/s there|seconds there|seconds at most workers"
+    titles += "|env steps/s there|seconds there|seconds with the most workers"
     return machine.table(titles.split("|"), rows)
 
 
@@ -168,14 +165,13 @@ def main() -> int:
     parser = argparse.ArgumentParser(
         "benchmarks.scale_solve", description=__doc__.splitlines()[0], allow_abbrev=False
     )
-    parser.add_argument("--env-steps", type=float, default=406_528, help="to solve, two workers")
-    parser.add_argument("--env-steps-per-s", type=float, default=730.0, help="of a core")
+    parser.add_argument("--env-steps", type=float, default=467_488, help="to solve, two workers")
+    parser.add_argument("--env-steps-per-s", type=float, default=589.0, help="of a core")
     parser.add_argument("--study", type=Path, default=asynchrony.TABLE)
     parser.add_argument("--output", type=Path, default=RESULTS / "scale-solve.csv")
     parser.add_argument("--page", type=Path, default=PAGE)
     arguments = parser.parse_args()
-    rows = asynchrony.read(arguments.study)
-    learned = {False: factors(rows), True: factors(rows, GATHERED)}
+    learned = factors(asynchrony.read(arguments.study))
     found = points(learned, arguments.env_steps, arguments.env_steps_per_s)
     machine.write(arguments.output, found)
     made = summary(found)

@@ -179,7 +179,7 @@ def cluster(
     command += ["--evaluation-episodes", "0", "--log-interval", str(LOG_INTERVAL_S)]
     command += ["--stop-at-return", "1e9", "--max-env-steps", str(10**12), *flags]
     counts = [run / "metrics" / "worker-0.jsonl"]
-    workers = int(flags[flags.index("--workers") + 1]) if "--workers" in flags else 0
+    workers = workers_of(flags)
     return Contestant(
         *(name, command, counts),
         tree=tree,
@@ -187,6 +187,12 @@ def cluster(
         output=scratch / f"{name}.txt",
         workers=workers,
     )
+
+
+def workers_of(flags: Sequence[str]) -> int:
+    """The number of workers that flags give, the last one; 0 if they give none."""
+    given = [flags[i + 1] for i, flag in enumerate(flags[:-1]) if flag == "--workers"]
+    return int(given[-1]) if given else 0
 
 
 def side_by_side(commands: Iterable[Sequence[str]]) -> list[str]:

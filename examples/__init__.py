@@ -1,1 +1,1 @@
-"""Examples of custom environments for `--env-id` and custom networks for `--network`."""
+"""Examples: environments, networks, a wrapper, a callback, and a notebook."""

@@ -164,7 +164,7 @@ def test_throughput_staleness_and_limit_are_those_worked_out_by_hand(case: str) 
 
 
 def test_the_time_to_solve_stops_falling_where_learning_needs_more_than_workers_bring() -> None:
-    learned = {False: {1: 1.0, 64: 1.0, 256: 8.0}, True: {256: 8.0}}
+    learned = {1: 1.0, 64: 1.0, 256: 8.0}
     found = scale_solve.points(learned, env_steps=700_000, env_steps_per_s=945.0)
     wall = {
         (p.ps, p.hosts, p.workers, p.learning): p.wall_s

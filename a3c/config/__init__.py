@@ -70,7 +70,9 @@ class EnvConfig:
     repeat_first_frame: bool = switch(
         "Atari: a game's first observation holds its first frame again and again, not black"
     )
-    noop_max: int = option(30, "Atari: up to this many no-ops at the start of a game", (0, 250))
+    noop_max: int = option(
+        30, "Atari: fewer than this many no-ops at the start of a game", (0, 250)
+    )
     fire_on_reset: bool = option(True, "Atari: press fire at the start where the game waits for it")
     sticky_actions: float | None = unset(
         "Atari: chance that the last action is repeated (the id's own if unset: v5 0.25, v4 0)",
@@ -134,7 +136,7 @@ class LearningConfig:
         (0, 10**9),
     )
     smallest_push: int = option(
-        64, "samples in a push at least, if a rollout has as many", (1, 10**9)
+        64, "least number of samples in a push (the whole rollout if it has fewer)", (1, 10**9)
     )
     gamma: float = everyday(0.99, "discount factor", (0.0, 1.0))
     gae_lambda: float = option(
@@ -243,7 +245,7 @@ class LearningConfig:
     )
     kl_limit: float = option(
         0.0,
-        "leave out the other epochs of a rollout once the policy has diverged by 1.5 times this "
+        "skip the rest of a rollout's epochs once the policy has diverged by 1.5 times this "
         "(0: never)",
         (0.0, 100.0),
     )
@@ -300,7 +302,8 @@ class RunConfig:
         100, "games of training whose mean must reach --stop-at-return first", (1, 100)
     )
     stop_worker_games: int | None = unset(
-        "instead, one worker's games whose mean must reach --stop-at-return first", (1, 100)
+        "instead of --stop-window: last games of any one worker that must reach --stop-at-return",
+        (1, 100),
     )
     push_winner: bool = switch(
         "a worker whose own last games reach --stop-at-return puts the weights that it played with "
@@ -320,8 +323,8 @@ class RunConfig:
     log_games: bool = switch("workers log a line for each of their games that ends")
     log_policy_every: int = option(
         0,
-        "workers log the policy and the value in their first environment once in so many env "
-        "steps of it (0: never)",
+        "workers log the policy and the value of their first environment every so many of its env "
+        "steps (0: never)",
         (0, 10**9),
     )
     log_interval_s: float = option(2.0, "seconds between rows of metrics", (0.05, 3600.0))
@@ -357,7 +360,9 @@ class ClusterConfig:
     )
     ps: int = everyday(1, "parameter servers", (1, 1000))
     base_port: int | None = everyday(
-        None, "first port; the others follow (free ports if unset)", (1, 65535)
+        None,
+        "first port; the others follow (if unset 2222, or free ports without isolation)",
+        (1, 65535),
     )
     isolation: Literal["auto", "on", "off"] = everyday(
         "auto",

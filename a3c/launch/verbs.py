@@ -316,19 +316,23 @@ class Verb(NamedTuple):
 VERBS: dict[str, Verb] = {
     "status": Verb(status, "the state of a run", [RUN, JSON]),
     "watch": Verb(watch, "the state of a run live, until it ends", [RUN]),
-    "attach": Verb(attach, "its tmux session", [RUN]),
+    "attach": Verb(attach, "attach to the tmux session of a run", [RUN]),
     "cockpit": Verb(cockpit, arguments=[RUN]),
-    "logs": Verb(logs, "the output of its processes; -f follows it", [ANY_PROCESS, FOLLOW, OF_RUN]),
-    "stop": Verb(stop, "end it in order, with a last checkpoint", [RUN, NOW]),
-    "restart": Verb(restart, "restart one of its processes", [PROCESS, OF_RUN]),
-    "add": Verb(add, "start N more workers in it, up to --max-workers", [COUNT, OF_RUN]),
+    "logs": Verb(
+        logs, "the output of a run's processes; -f follows it", [ANY_PROCESS, FOLLOW, OF_RUN]
+    ),
+    "stop": Verb(stop, "end a run in order, with a last checkpoint", [RUN, NOW]),
+    "restart": Verb(restart, "restart one process of a run", [PROCESS, OF_RUN]),
+    "add": Verb(add, "start N more workers in a run, up to --max-workers", [COUNT, OF_RUN]),
     "remove": Verb(remove, "end a worker in order; `add` starts it again", [PROCESS, OF_RUN]),
     "list": Verb(list_runs, "the runs of this folder"),
     "sweep": Verb(
         sweep.act, "train many runs, with the settings of a TOML file", [FILE, OUTPUT, AT_ONCE]
     ),
     "presets": Verb(catalogue.presets, "the presets, or all settings of one", [NAME]),
-    "config": Verb(catalogue.config, "every setting that flags give, and where it comes from"),
+    "config": Verb(
+        catalogue.config, "every setting with these flags, and where its value comes from"
+    ),
     "envs": Verb(catalogue.environments, "the environments that are installed", [PATTERN]),
     "completion": Verb(completion, 'for bash: eval "$(... completion)"'),
 }

@@ -3,7 +3,6 @@
 benchmarks/results/peers-search.csv has all settings that were tried.
 """
 
-import os
 from typing import Any, NamedTuple
 
 Settings = dict[str, Any]
@@ -23,7 +22,7 @@ PEERS = (
     Peer(
         OURS,
         "",
-        {"envs_per_worker": 64, "rollout_length": 20, "workers": os.cpu_count() or 1},
+        {"envs_per_worker": 64, "rollout_length": 20, "workers": 2},
     ),
     Peer("sb3", "sb3_a2c", {"envs": 64, "steps": 5, "threads": 2, "vec_env": "subproc"}),
     Peer(

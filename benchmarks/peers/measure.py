@@ -15,9 +15,10 @@ from benchmarks.turns import Contestant
 
 PACKAGES = ("tensorflow", "gymnasium", "ale-py", "numpy")
 
-# The same network and preprocessing as the peers have.
+# The same network, actions and preprocessing as the peers have.
 EQUAL: tuple[str, ...] = (
     *("--network", "a3c-ff", "--preprocessing", "atari", "--no-normalize-observations"),
+    *("--no-separate-value", "--advantage-horizon", "0", "--actions", *"012345"),
     *ONE_UPDATE,
 )
 
