@@ -3,6 +3,7 @@
 import dataclasses
 import json
 import os
+import re
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -13,10 +14,9 @@ import pytest
 import tensorflow as tf
 
 from a3c.config import identity
-from a3c.errors import UserError
 from a3c.run import checkpoint
 from a3c.run.checkpoint import DamagedCheckpointError
-from tests import Patch
+from tests import Patch, refused
 from tests.clusters import REPOSITORY, config
 from tests.runs import call
 from tests.snapshots import FILES, damage, manifest, save, write, write_values
@@ -257,8 +257,7 @@ def test_the_newest_is_taken_by_number_and_nothing_else_counts(tmp_path: Path) -
     assert found == (tmp_path / "100", checkpoint.verify(tmp_path / "100"))
     for path in checkpoint.by_step(tmp_path).values():
         damage(path / INDEX)
-    with pytest.raises(UserError, match=r"all 3 checkpoints in .* are damaged"):
-        checkpoint.newest_valid(tmp_path)
+    refused(r"all 3 checkpoints in .* are damaged", checkpoint.newest_valid, tmp_path)
 
 
 def test_the_best_has_the_highest_mean_and_of_equals_is_the_newest(tmp_path: Path) -> None:
@@ -333,12 +332,8 @@ OTHER_SHAPES: list[dict[str, Any]] = [{}, {"env": None}, {"env": []}, {"env": "x
 )
 def test_another_game_or_network_is_refused_by_name(there: Any, changes: Any, said: str) -> None:
     saved, path = manifest(10, identity=there), Path("runs/a/checkpoints/10")
-    with pytest.raises(UserError) as refused:
-        checkpoint.refuse_other_identity(saved, identity(config(**changes)), path)
-    line = str(refused.value)
-    assert said in line
-    assert line.startswith("runs/a/checkpoints/10 was trained")
-    assert len(line.splitlines()) == 1
+    what, other = f"^{path} was trained.*{re.escape(said)}", identity(config(**changes))
+    refused(what, checkpoint.refuse_other_identity, saved, other, path)
     same = identity(config(seed=5, workers=9, learning_rate=0.1))
     checkpoint.refuse_other_identity(manifest(10), same, path)
     older, newer = ({"network": {"network": "mlp"} | more} for more in ({}, {"added_later": 3}))

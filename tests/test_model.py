@@ -17,7 +17,7 @@ from a3c.errors import UserError
 from a3c.net.network import Network, NetworkOutput
 from a3c.plot import diagram
 from a3c.server.optimizers import is_value_only
-from tests import Out
+from tests import Out, refused
 from tests.runs import call_script
 
 ATARI = Box(0.0, 1.0, (84, 84, 4), np.float32)
@@ -200,10 +200,9 @@ def test_the_smallest_image_that_is_taken_is_the_smallest_that_fits(name: str) -
     fits = Box(0.0, 1.0, (side, side + 5, 1), np.float32)
     diagram.layer_table(build(fits, Discrete(2), network=name), fits)
     too_small = Box(0.0, 1.0, (side + 5, side - 1, 1), np.float32)
-    with pytest.raises(UserError, match=f"network {name} needs images of at least {side}x{side}"):
-        build(too_small, Discrete(2), network=name)
-    with pytest.raises(UserError, match=rf"network {name} needs images.*\(4,\).*--network mlp"):
-        build(VECTOR, Discrete(2), network=name)
+    what = f"network {name} needs images of at least {side}x{side}"
+    refused(what, build, too_small, Discrete(2), network=name)
+    refused(rf"{what}.*\(4,\).*--network mlp", build, VECTOR, Discrete(2), network=name)
     with (
         tf.Graph().as_default(),
         pytest.raises(UserError, match=r"a \dx\d kernel does not fit into"),
