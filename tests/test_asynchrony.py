@@ -14,14 +14,13 @@ from a3c.config import Config
 from a3c.config.command_line import parse_config
 from a3c.learn.rollout import Rollout
 from a3c.plot import pictures
-from a3c.run.rundir import REPOSITORY
 from benchmarks import asynchrony, asynchrony_in_c, asynchrony_pictures, machine
 from benchmarks.asynchrony import REAL, SIMULATED, Row
 from benchmarks.asynchrony_simulated import Simulation
 from benchmarks.judge import Judge
 from tests import refused
 from tests.clusters import config
-from tests.runs import call
+from tests.runs import REPOSITORY, call
 
 HOW = ("2026-11-24 20:00:00", "abc", "2 cores, some processor", 1.5, "cartpole", 1, "shared")
 FIRST = Row(*HOW, SIMULATED, 101, True, 80_000, 0.0, 625, 12.5, 10.0, False, "")

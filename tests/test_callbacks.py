@@ -122,6 +122,7 @@ def test_a_chief_gives_callbacks_each_row(tmp_path: Path, monkeypatch: Patch, ca
     shown.Reload()
     assert shown.Scalars("info/inner/points")[0].value == 0.5
     assert shown.Graph().node, "the graph is there although a mark of the start came first"
+    assert not shown.Tags()["images"], "vectors have no pictures"
 
 
 def leave(row: dict[str, Any], run_dir: Path) -> None:

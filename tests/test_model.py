@@ -39,17 +39,17 @@ def build(space: Box, actions: Any, **settings: Any) -> Network:
 
 
 class Running:
-    """A network in a session of its own, for `time` steps (None: any number)."""
+    """A network in a session of its own."""
 
-    def __init__(self, network: Network, space: Box, time: int | None = None) -> None:
+    def __init__(self, network: Network, space: Box) -> None:
         self.network = network
         self.graph = tf.Graph()
         with self.graph.as_default():
             tf.compat.v1.set_random_seed(1)
             self.inputs = (
-                tf.compat.v1.placeholder(tf.float32, [time, None, *space.shape]),
+                tf.compat.v1.placeholder(tf.float32, [None, None, *space.shape]),
                 tf.compat.v1.placeholder(tf.float32, [None, network.state_size]),
-                tf.compat.v1.placeholder(tf.bool, [time, None]),
+                tf.compat.v1.placeholder(tf.bool, [None, None]),
             )
             self.output = network.forward(*self.inputs)
             self.samples = network.policy.sample(self.output.policy_parameters)
@@ -136,21 +136,6 @@ def test_every_network_plays_every_kind_of_action(name: str, kind: str) -> None:
     assert all(np.isfinite(part).all() for part in output)
     assert tuple(running.output.values.shape.as_list()) == (None, None)
     assert all(actions.contains(action) for action in policy.to_env(samples[0]))
-
-
-@pytest.mark.parametrize("separate_value", [False, True])
-def test_acting_step_by_step_equals_learning_over_the_rollout(separate_value: bool) -> None:
-    network = build(VECTOR, Discrete(3), network="mlp-lstm", separate_value=separate_value)
-    learning, acting = Running(network, VECTOR), Running(network, VECTOR, time=1)
-    observations, state, starts = rollout(VECTOR, network.state_size, time=6)
-    whole = learning(observations, state, starts)
-    for t in range(6):
-        step = slice(t, t + 1)
-        one = acting(observations[step], state, starts[step])
-        state = one.state
-        np.testing.assert_allclose(one.values[0], whole.values[t], atol=1e-5)
-        np.testing.assert_allclose(one.policy_parameters[0], whole.policy_parameters[t], atol=1e-5)
-    np.testing.assert_allclose(state, whole.state, atol=1e-5)
 
 
 @pytest.mark.parametrize("name", ["mlp-lstm", "a3c-lstm"])

@@ -228,9 +228,7 @@ def test_a_second_launcher_leaves_the_run(tmp_path: Path, monkeypatch: Patch, ca
     assert "holds a run already" in capsys.readouterr().err
 
 
-def test_asking_whether_a_run_is_held_never_takes_its_lock(
-    tmp_path: Path, monkeypatch: Patch
-) -> None:
+def test_asking_whether_a_run_is_held_takes_no_lock(tmp_path: Path, monkeypatch: Patch) -> None:
     """A launcher that started just then was refused."""
     stop = threading.Event()
 

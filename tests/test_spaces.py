@@ -109,13 +109,6 @@ def test_vectors_of_any_kind_become_what_gymnasium_flattens_them_to(space: Any) 
     assert made.observation_space.contains(observed)
 
 
-@pytest.mark.parametrize("image", [GREY, PLANES], ids=["grey", "planes"])
-def test_a_lone_image_stays_what_it_is(image: spaces.Box) -> None:
-    made = copies(spaces.Dict({"screen": image}))
-    assert made.single_observation_space is image
-    assert made.reset(seed=1)[0].dtype == np.uint8
-
-
 def prepared(space: Any, raw: np.ndarray, statistics: Any = None) -> list[np.ndarray]:
     """The image and the vector that a network gets of observations `[B, ...]`."""
 
@@ -127,7 +120,10 @@ def prepared(space: Any, raw: np.ndarray, statistics: Any = None) -> list[np.nda
 
 
 @pytest.mark.parametrize("image", [GREY, PLANES], ids=["grey", "planes"])
-def test_an_image_beside_a_vector_is_prepared_like_one_alone(image: spaces.Box) -> None:
+def test_an_image_alone_stays_and_beside_a_vector_is_prepared_like_it(image: spaces.Box) -> None:
+    lone = copies(spaces.Dict({"screen": image}))
+    assert lone.single_observation_space is image
+    assert lone.reset(seed=1)[0].dtype == np.uint8
     made = copies(spaces.Dict({"a": FLOATS, "screen": image, "z": BIT}), action_masks=True)
     observed, _ = made.reset(seed=1)
     raw = made.env._observations

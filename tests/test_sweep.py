@@ -151,9 +151,7 @@ def test_one_flag_trains_several_seeds(here: Path, trained: Trained, caplog: Log
     assert f"the same command with --run-dir runs/{folder.name} tries it again" in caplog.text
 
 
-def test_seeds_in_a_folder_of_other_settings_are_refused(
-    here: Path, trained: Trained, capsys: Out
-) -> None:
+def test_seeds_of_other_settings_are_refused(here: Path, trained: Trained, capsys: Out) -> None:
     base = ["--env-id", "CartPole-v1", "--workers", "1", "--start-from", "zoo/cartpole"]
     base += ["--seeds", "4-5", "--run-dir", "out", "--evaluator"]
     assert launch_cluster.main(base) == 0
