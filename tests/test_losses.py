@@ -198,7 +198,10 @@ def test_no_gradient_reaches_masked_samples_advantages_or_returns(function: Any)
         dirty[name][dirty["mask"] == 0] = [1e30, np.inf, np.nan]
     assert run(function, dirty) == run(function, clean)
     expected, found = gradients_of(function, clean), gradients_of(function, dirty)
-    assert found.keys() == {"log_probabilities", "values", "entropies"}
+    parts = {"policy": "log_probabilities", "value": "values", "entropy": "entropies"}
+    assert found.keys() == {*parts.values()}
+    for part, own in parts.items():
+        assert gradients_of(function, clean, of=part).keys() == {own}
     for name, gradient in found.items():
         np.testing.assert_array_equal(gradient[dirty["mask"] == 0], 0.0)
         np.testing.assert_array_equal(gradient, expected[name])
