@@ -294,8 +294,8 @@ def test_learning_sees_what_acting_saw(mode: AutoresetMode, separate_value: bool
     games = [[Script((1.0,) * 4), Script((1.0,), "truncated")], [Script((1.0,) * 9, "truncated")]]
     player = Player(make_envs(games, mode), agent, built.policy, chosen, seed=1)
     for rollout in itertools.islice(player.rollouts(), 4):
-        targets = {"returns": rollout.values, "advantages": np.ones_like(rollout.mask)}
-        batch = batch_of(agent, **rollout._asdict(), **targets)
+        given = {"returns": rollout.values, "advantages": np.ones_like(rollout.mask)}
+        batch = batch_of(agent, **rollout._asdict(), **given)
         parts = agent.gradient(batch, 0.0, 0.2).parts
         assert parts["loss/value"] < 1e-12
         assert parts["loss/policy"] == pytest.approx(-1.0, abs=1e-5)
