@@ -25,7 +25,6 @@ from a3c.server.exchange import Push
 from a3c.server.store import Store
 from tests.fake_runs import configure
 from tests.runs import REPOSITORY as REPOSITORY
-from tests.runs import launcher as launcher
 
 OBSERVATIONS = Box(-1.0, 1.0, (3,), np.float32)
 ACTIONS = Discrete(2)

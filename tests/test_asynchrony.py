@@ -12,16 +12,15 @@ import pytest
 
 from a3c.config import Config
 from a3c.config.command_line import parse_config
-from a3c.errors import UserError
 from a3c.learn.rollout import Rollout
 from a3c.plot import pictures
-from a3c.run.rundir import REPOSITORY
 from benchmarks import asynchrony, asynchrony_in_c, asynchrony_pictures, machine
 from benchmarks.asynchrony import REAL, SIMULATED, Row
 from benchmarks.asynchrony_simulated import Simulation
 from benchmarks.judge import Judge
+from tests import refused
 from tests.clusters import config
-from tests.runs import call
+from tests.runs import REPOSITORY, call
 
 HOW = ("2026-11-24 20:00:00", "abc", "2 cores, some processor", 1.5, "cartpole", 1, "shared")
 FIRST = Row(*HOW, SIMULATED, 101, True, 80_000, 0.0, 625, 12.5, 10.0, False, "")
@@ -143,8 +142,7 @@ def test_the_program_in_c_refuses_what_it_does_not_know() -> None:
         *("--reward-clip=1", "--learning-rate-range 1e-4 1e-2"),
     ):
         settings, _ = parse_config(["--preset=cartpole", *flag.split()], "", "")
-        with pytest.raises(UserError, match=flag.split("=")[0].split()[0]):
-            asynchrony_in_c.settings(settings)
+        refused(flag.split("=")[0].split()[0], asynchrony_in_c.settings, settings)
 
 
 def test_a_run_is_solved_by_its_last_100_games_and_collapses_at_half_of_its_progress() -> None:

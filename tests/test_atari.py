@@ -10,7 +10,7 @@ from gymnasium.vector import AutoresetMode, VectorEnv
 import envs
 from a3c.config import EnvConfig
 from a3c.env import atari
-from a3c.errors import UserError
+from tests import refused
 
 Envs = VectorEnv[Any, Any, Any]
 
@@ -205,7 +205,7 @@ def test_modes_and_difficulties_are_played() -> None:
 
 
 def test_unknown_game_keywords_are_refused_and_known_ones_listed() -> None:
-    with pytest.raises(UserError, match=r"^env_kwargs colour: .* full_action_space, mode$"):
-        make(env_kwargs={"colour": True})
+    said = "^env_kwargs colour: .* full_action_space, mode$"
+    refused(said, make, env_kwargs={"colour": True})
     games = make(preprocessing="none", env_kwargs={"obs_type": "ram", "frameskip": 2})
     assert games.single_observation_space.shape == (128,)

@@ -107,14 +107,6 @@ def test_a_broken_preset_is_named(presets: Path, capsys: Out) -> None:
     assert "preset mine is not valid TOML" in capsys.readouterr().err
 
 
-def test_every_option_has_help_and_a_flag_of_its_own() -> None:
-    assert len({option.flag for option in OPTIONS.values()}) == len(OPTIONS)
-    for option in OPTIONS.values():
-        assert option.field.metadata["help"], option.name
-        assert option.flag.startswith("--")
-        assert option.allowed
-
-
 @pytest.mark.parametrize("script", [launch_cluster, worker])
 def test_help_is_short_and_help_all_complete(script: Any, capsys: Out, monkeypatch: Patch) -> None:
     monkeypatch.setenv("COLUMNS", "80")

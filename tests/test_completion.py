@@ -10,9 +10,8 @@ import pytest
 import launch_cluster
 from a3c.config import options
 from tests import Out
-from tests.clusters import REPOSITORY
 from tests.fake_runs import FakeRun, configure, live_run
-from tests.runs import wait_until
+from tests.runs import REPOSITORY, wait_until
 from tests.terminals import terminal
 
 LAUNCHER = REPOSITORY / "launch_cluster.py"

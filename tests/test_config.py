@@ -112,6 +112,7 @@ def test_schedules_run_over_the_whole_run_unless_told() -> None:
 
 TASK = {"envs": 4, "rollout_length": 32, "shortest_rollout": 16}
 PONG = {"envs": 16, "rollout_length": 128}
+LARGE = {**PONG, "samples_per_step": 256}
 
 
 def test_workers_share_the_environments_and_then_the_steps() -> None:
@@ -127,11 +128,8 @@ def test_workers_share_the_environments_and_then_the_steps() -> None:
         # What the user says of one worker wins.
         ({"workers": 16, **TASK, "envs_per_worker": 4, "minibatches": 2}, Share(4, 32, 2)),
         # A push is a worker's share of a step of 256 samples, but not too small.
-        *[
-            ({"workers": n, **PONG, "samples_per_step": 256}, Share(16 // n, 128, 8))
-            for n in (1, 4)
-        ],
-        *[({"workers": n, **PONG, "samples_per_step": 256}, Share(1, 128, 2)) for n in (16, 64)],
+        *[({"workers": n, **LARGE}, Share(16 // n, 128, 8)) for n in (1, 4)],
+        *[({"workers": n, **LARGE}, Share(1, 128, 2)) for n in (16, 64)],
         # Where every push is a step, a rollout is one push.
         ({"workers": 2, **PONG, "samples_per_step": 0}, Share(8, 128, 1)),
     ]

@@ -10,9 +10,9 @@ import tensorflow as tf
 from gymnasium.spaces import Box, Dict, Discrete, MultiBinary, MultiDiscrete, Tuple
 
 from a3c.config import NetworkConfig
-from a3c.errors import UserError
 from a3c.net import distributions
 from a3c.net.distributions import Policy, for_space
+from tests import refused
 from tests.graphs import run, variables
 
 
@@ -168,10 +168,8 @@ def test_infinite_bounds_are_clipped_to_nothing_and_never_squashed() -> None:
     space = Box(-np.inf, np.inf, (1,), np.float32)
     actions = f32([[3e38], [-3e38], [12.5]])
     np.testing.assert_array_equal(for_space(space, CLIP).to_env(actions), actions)
-    with pytest.raises(UserError, match=r"Box.*no bounds.*--action-bounds clip"):
-        for_space(space, SQUASH)
-    with pytest.raises(UserError, match="no bounds"):
-        for_space(Box(f32([0]), f32([np.inf])), SQUASH)
+    refused(r"Box.*no bounds.*--action-bounds clip", for_space, space, SQUASH)
+    refused("no bounds", for_space, Box(f32([0]), f32([np.inf])), SQUASH)
 
 
 def test_bounds_that_leave_no_choice_keep_the_density_finite() -> None:
@@ -284,8 +282,7 @@ def test_random_actions_are_stored_like_samples_and_spread_evenly(space: Any, co
 
 def test_other_action_spaces_are_refused_by_name() -> None:
     for space in (Dict({"a": Discrete(2)}), Tuple([Discrete(2)]), Box(0, 5, (1,), np.int64)):
-        with pytest.raises(UserError, match=rf"{re.escape(str(space))} has no policy: wrap"):
-            for_space(space, CLIP)
+        refused(rf"{re.escape(str(space))} has no policy: wrap", for_space, space, CLIP)
 
 
 def test_policies_describe_themselves() -> None:

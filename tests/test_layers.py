@@ -7,8 +7,8 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from a3c.errors import UserError
 from a3c.net import layers
+from tests import refused
 from tests.graphs import run, variables
 
 
@@ -84,8 +84,8 @@ def test_convolution_matches_the_slow_one_and_keeps_time_and_batch() -> None:
 
 
 def test_an_unknown_activation_is_refused() -> None:
-    with pytest.raises(UserError, match="activation 'gelu' is unknown: give one of tanh, relu"):
-        layers.dense(None, 1, "layer", activation="gelu")  # type: ignore[arg-type]
+    said = "activation 'gelu' is unknown: give one of tanh, relu"
+    refused(said, layers.dense, None, 1, "layer", activation="gelu")
 
 
 @pytest.mark.parametrize("time", [None, 6])

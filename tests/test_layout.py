@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from a3c.errors import UserError
 from a3c.server.layout import Layout, by_parameter, by_shard, cut
+from tests import refused
 
 SHAPES = st.dictionaries(
     st.text("abc/", min_size=1, max_size=4),
@@ -41,10 +41,9 @@ def test_parameters_with_a_rate_of_their_own_are_last_and_are_cut_by_themselves(
 def test_more_ps_than_parameters_are_refused() -> None:
     shapes = dict.fromkeys("abc", (1,))
     assert sizes_by_ps(cut(shapes, 3), 3) == [1, 1, 1]
-    with pytest.raises(UserError, match=r"^--ps 4 is too many: the network has 3 parameters"):
-        cut(shapes, 4)
-    with pytest.raises(UserError, match="has 4 parameters, 2 of them of the value alone"):
-        cut(dict.fromkeys("abcd", (1,)), 3, lambda name: name in "cd")
+    refused("^--ps 4 is too many: the network has 3 parameters", cut, shapes, 4)
+    said = "has 4 parameters, 2 of them of the value alone"
+    refused(said, cut, dict.fromkeys("abcd", (1,)), 3, lambda name: name in "cd")
 
 
 @given(SHAPES, st.integers(1, 4), st.booleans())

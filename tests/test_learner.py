@@ -42,14 +42,6 @@ CLIPPED = small_config(**PLAIN, ratio_limit=0.3, value_clip=0.4, workers=2)
 LIMITED = small_config(**PLAIN, ratio_limit=0.3, workers=2)
 UNPREDICTED = small_config(**PLAIN, ratio_limit=0.3, workers=2, predict_weights=False)
 ALONE = small_config(**PLAIN, ratio_limit=0.3, workers=1)
-GATHERED = small_config(
-    optimizer="adam",
-    learning_rate=0.01,
-    samples_per_step=1,  # then every push is a step
-    envs_per_worker=1,
-    rollout_length=1,
-    workers=2,
-)
 NORMALISED = small_config(optimizer="adam", normalize_observations=True)
 
 
@@ -238,17 +230,6 @@ def test_annealed_settings_are_those_of_the_step_at_which_an_update_begins(sides
     assert loss != pytest.approx(loss_by_definition(weights, random_rollout(2), SGD), rel=1e-3)
 
 
-def test_a_rollout_without_samples_makes_no_step(sides: Sides) -> None:
-    side = sides.one(NORMALISED)
-    side.learner.update(random_rollout(7))
-    before, rollout = side.named(), random_rollout(8)
-    update = side.learner.update(rollout._replace(mask=np.zeros_like(rollout.mask)))
-    assert update.pushed
-    assert update.num_pushes == 0
-    after = side.named()
-    assert all(np.array_equal(after[name], before[name]) for name in before)
-
-
 def test_every_epoch_learns_from_all_but_counts_steps_and_statistics_once(sides: Sides) -> None:
     settings = {"minibatches": 3, "epochs": 2, "ratio_limit": 0.2}
     side = sides.one(small_config(**settings, normalize_observations=True, normalize_rewards=True))
@@ -349,6 +330,7 @@ def test_a_rollout_waits_until_its_returns_are_complete(sides: Sides) -> None:
 
 
 def test_a_winner_puts_the_weights_that_it_played_with_on_the_ps(sides: Sides) -> None:
+    """Its own rollouts have no samples, and make no step."""
     goal = {"push_winner": True, "stop_at_return": 10.0, "stop_worker_games": 3}
     one, two = sides.two(small_config(**PLAIN, **goal))
     played = one.learner.reply.parameters
@@ -359,7 +341,9 @@ def test_a_winner_puts_the_weights_that_it_played_with_on_the_ps(sides: Sides) -
         on_ps = two.learner.reply.parameters
         games = [Episode(each, 5) for each in returns]
         before = one.learner.reply.parameters
-        now = one.learner.update(nothing._replace(episodes=games)).reply.parameters
+        update = one.learner.update(nothing._replace(episodes=games))
+        assert (update.num_pushes, update.pushed) == (0, True)
+        now = update.reply.parameters
         kept.append(bool((now == on_ps).all()))
         moved.append(bool((now == before).all()))
     # 9, 10, 10 miss the goal; 10, 10, 30 reach it; then three games more are needed.
@@ -462,7 +446,9 @@ def test_after_a_wait_for_its_turn_a_worker_learns_from_the_newest_weights(
 
 def test_with_several_workers_the_agent_has_the_weights_of_one_step_later(sides: Sides) -> None:
     # Two updates by the other worker lie between; the mean of all steps since is one step more.
-    one, two = sides.two(GATHERED)
+    settings = {"optimizer": "adam", "learning_rate": 0.01, "workers": 2, "envs_per_worker": 1}
+    settings |= {"rollout_length": 1, "samples_per_step": 1}  # then every push is a step
+    one, two = sides.two(small_config(**settings))
     held = [one.named()]
     for side in (two, two, one):
         side.learner.update(random_rollout(1))

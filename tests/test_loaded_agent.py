@@ -19,9 +19,9 @@ from gymnasium.utils.env_checker import check_env
 import a3c
 import envs
 import model
-from a3c.errors import UserError
 from a3c.play.loaded_agent import LoadedAgent
 from a3c.play.playground import EvaluationSetup
+from tests import refused
 from tests.fake_runs import configure, manifest_of
 from tests.runs import REPOSITORY, call
 from tests.snapshots import write_values
@@ -58,14 +58,11 @@ def test_a_batch_gives_the_same_as_its_observations_one_by_one(cartpole: LoadedA
 
 
 def test_an_observation_that_does_not_fit_is_refused(cartpole: LoadedAgent) -> None:
-    with pytest.raises(UserError, match=r"shape \(3,\): give \(4,\) or a batch of it"):
-        cartpole.act(np.zeros(3))
-    with pytest.raises(UserError, match=r"give \(4,\) or a batch of it"):
-        cartpole.act([[1.0], [1.0, 2.0]])
-    with pytest.raises(UserError, match=r"no agent 'zoo/chess'.*zoo/cartpole"):
-        a3c.load("zoo/chess")
-    with pytest.raises(UserError, match="which 'last' is refused: give newest or best"):
-        a3c.load("zoo/cartpole", which="last")  # type: ignore[arg-type]
+    refused(r"shape \(3,\): give \(4,\) or a batch of it", cartpole.act, np.zeros(3))
+    refused(r"give \(4,\) or a batch of it", cartpole.act, [[1.0], [1.0, 2.0]])
+    refused(r"no agent 'zoo/chess'.*zoo/cartpole", a3c.load, "zoo/chess")
+    which = "which 'last' is refused: give newest or best"
+    refused(which, a3c.load, "zoo/cartpole", which="last")
 
 
 def test_a_recurrent_agent_remembers_until_the_game_ends(tmp_path: Path) -> None:
@@ -82,8 +79,7 @@ def test_a_recurrent_agent_remembers_until_the_game_ends(tmp_path: Path) -> None
     agent.act(batch)
     values = agent.act(batch, starts=[True, False]).value
     np.testing.assert_allclose(values, [first.value, second.value], rtol=1e-5)
-    with pytest.raises(UserError, match=r"starts of shape \(3,\)"):
-        agent.act(batch, starts=[True] * 3)
+    refused(r"starts of shape \(3,\)", agent.act, batch, starts=[True] * 3)
 
 
 @pytest.mark.parametrize(
@@ -176,8 +172,7 @@ def test_exported_agents_act_as_the_loaded_one(tmp_path: Path, env_id: str, netw
         assert np.asarray(outputs["actions"]).tolist() == wanted.action.tolist()
         np.testing.assert_allclose(outputs["values"], wanted.value, rtol=1e-4, atol=1e-6)
         assert ("next_state" in outputs) == (network == "mlp-lstm")
-    with pytest.raises(UserError, match="is there already"):
-        agent.export(tmp_path / "saved")
+    refused("is there already", agent.export, tmp_path / "saved")
 
 
 QUIET = """

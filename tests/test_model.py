@@ -17,7 +17,7 @@ from a3c.errors import UserError
 from a3c.net.network import Network, NetworkOutput
 from a3c.plot import diagram
 from a3c.server.optimizers import is_value_only
-from tests import Out
+from tests import Out, refused
 from tests.runs import call_script
 
 ATARI = Box(0.0, 1.0, (84, 84, 4), np.float32)
@@ -39,17 +39,17 @@ def build(space: Box, actions: Any, **settings: Any) -> Network:
 
 
 class Running:
-    """A network in a session of its own, for `time` steps (None: any number)."""
+    """A network in a session of its own."""
 
-    def __init__(self, network: Network, space: Box, time: int | None = None) -> None:
+    def __init__(self, network: Network, space: Box) -> None:
         self.network = network
         self.graph = tf.Graph()
         with self.graph.as_default():
             tf.compat.v1.set_random_seed(1)
             self.inputs = (
-                tf.compat.v1.placeholder(tf.float32, [time, None, *space.shape]),
+                tf.compat.v1.placeholder(tf.float32, [None, None, *space.shape]),
                 tf.compat.v1.placeholder(tf.float32, [None, network.state_size]),
-                tf.compat.v1.placeholder(tf.bool, [time, None]),
+                tf.compat.v1.placeholder(tf.bool, [None, None]),
             )
             self.output = network.forward(*self.inputs)
             self.samples = network.policy.sample(self.output.policy_parameters)
@@ -138,21 +138,6 @@ def test_every_network_plays_every_kind_of_action(name: str, kind: str) -> None:
     assert all(actions.contains(action) for action in policy.to_env(samples[0]))
 
 
-@pytest.mark.parametrize("separate_value", [False, True])
-def test_acting_step_by_step_equals_learning_over_the_rollout(separate_value: bool) -> None:
-    network = build(VECTOR, Discrete(3), network="mlp-lstm", separate_value=separate_value)
-    learning, acting = Running(network, VECTOR), Running(network, VECTOR, time=1)
-    observations, state, starts = rollout(VECTOR, network.state_size, time=6)
-    whole = learning(observations, state, starts)
-    for t in range(6):
-        step = slice(t, t + 1)
-        one = acting(observations[step], state, starts[step])
-        state = one.state
-        np.testing.assert_allclose(one.values[0], whole.values[t], atol=1e-5)
-        np.testing.assert_allclose(one.policy_parameters[0], whole.policy_parameters[t], atol=1e-5)
-    np.testing.assert_allclose(state, whole.state, atol=1e-5)
-
-
 @pytest.mark.parametrize("name", ["mlp-lstm", "a3c-lstm"])
 def test_separate_trunks_share_no_variables_and_no_state(name: str) -> None:
     space = SMALL if model.NETWORKS[name].min_side else VECTOR
@@ -200,10 +185,9 @@ def test_the_smallest_image_that_is_taken_is_the_smallest_that_fits(name: str) -
     fits = Box(0.0, 1.0, (side, side + 5, 1), np.float32)
     diagram.layer_table(build(fits, Discrete(2), network=name), fits)
     too_small = Box(0.0, 1.0, (side + 5, side - 1, 1), np.float32)
-    with pytest.raises(UserError, match=f"network {name} needs images of at least {side}x{side}"):
-        build(too_small, Discrete(2), network=name)
-    with pytest.raises(UserError, match=rf"network {name} needs images.*\(4,\).*--network mlp"):
-        build(VECTOR, Discrete(2), network=name)
+    what = f"network {name} needs images of at least {side}x{side}"
+    refused(what, build, too_small, Discrete(2), network=name)
+    refused(rf"{what}.*\(4,\).*--network mlp", build, VECTOR, Discrete(2), network=name)
     with (
         tf.Graph().as_default(),
         pytest.raises(UserError, match=r"a \dx\d kernel does not fit into"),

@@ -8,10 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from a3c.errors import UserError
 from a3c.keeper import namespaces
 from a3c.process.process_records import Identity
-from tests import Patch
+from tests import Patch, refused
 from tests.isolation import needs_namespaces
 from tests.runs import Python, line_of
 
@@ -69,13 +68,11 @@ def test_a_member_makes_no_second_network(python: Python, file: Path, monkeypatc
     line_of(python(JOINS, file).stdout)
     members = file.read_bytes()
     monkeypatch.setattr(namespaces, "_call", refuse)
-    with pytest.raises(UserError, match="setns: Operation not permitted"):
-        namespaces.join(file)
+    refused("setns: Operation not permitted", namespaces.join, file)
     assert file.read_bytes() == members
 
 
 def test_a_link_in_its_place_is_not_followed(file: Path, tmp_path: Path) -> None:
     file.symlink_to(tmp_path / "elsewhere")
-    with pytest.raises(UserError, match="cannot write"):
-        namespaces.join(file)
+    refused("cannot write", namespaces.join, file)
     assert not (tmp_path / "elsewhere").exists()

@@ -24,6 +24,7 @@ def test_the_page_of_options_has_each_with_its_default() -> None:
     page = pages.options()
     for option in OPTIONS.values():
         assert f"| `{option.flag}`" in page
+        assert option.field.metadata["help"], option.name
     assert "| `--gamma` | 0.99 | a number from 0.0 to 1.0 | discount factor |" in page
     assert "| `--workers` | the number of cores |" in page  # not of this machine
     assert "| `--ps-timeout`, in files `ps_timeout_s` | 60.0 |" in page

@@ -11,13 +11,12 @@ from a3c.cluster import plan
 from a3c.cluster.plan import Plan
 from a3c.cluster.topology import Cluster
 from a3c.config import Config
-from a3c.errors import UserError
 from a3c.launch import preflight
 from a3c.launch.preflight import PROCESS_MB, Facts
 from a3c.process import process_records
 from a3c.run import rundir
 from a3c.run.rundir import Room, RunDir
-from tests import Out
+from tests import Out, refused
 from tests.fake_runs import FakeRun, configure, dead
 from tests.full_disks import little_room
 
@@ -85,21 +84,19 @@ def test_a_disk_that_is_nearly_full_is_named_and_a_full_one_refused(full: Facts)
     (line,) = warned(PLENTY._replace(disk=Room(312.4, 10**6, False)))
     assert line.startswith("the disk of /runs/mine has 312 MB left")
     why = r"/runs/mine: its disk has .* MB left, and one checkpoint takes .*: make room"
-    with pytest.raises(UserError, match=why):
-        warned(full)
+    refused(why, warned, full)
 
 
 def test_a_run_on_a_full_disk_is_refused_and_leaves_no_partial_files(tmp_path: Path) -> None:
     config = cartpole(workers=1)
-    refused = "run: File too large; give a directory that can"
-    with little_room(0), pytest.raises(UserError, match=refused):
-        rundir.create(tmp_path / "run", config, None, resume=False)
-    with little_room(0), pytest.raises(UserError, match="give a directory that can be written"):
-        planned(config).save(RunDir(tmp_path / "run"))
+    said = "run: File too large; give a directory that can"
+    with little_room(0):
+        refused(said, rundir.create, tmp_path / "run", config, None, resume=False)
+        save = planned(config).save
+        refused("give a directory that can be written", save, RunDir(tmp_path / "run"))
     rundir.check_free(tmp_path / "run", resume=False)
     (tmp_path / "run" / "logs" / "mine.log").touch()
-    with pytest.raises(UserError, match="run holds other things"):
-        rundir.check_free(tmp_path / "run", resume=False)
+    refused("run holds other things", rundir.check_free, tmp_path / "run", resume=False)
 
 
 def test_old_processes_of_a_run_are_named_with_pid_and_not_ended(tmp_path: Path) -> None:
@@ -108,12 +105,10 @@ def test_old_processes_of_a_run_are_named_with_pid_and_not_ended(tmp_path: Path)
     with subprocess.Popen(["sleep", "60"]) as stranger:
         identity = process_records.identify(stranger.pid)
         made.process("worker-0", child=dead(), keeper=identity)
-        with pytest.raises(UserError, match=f"worker-0 with its keeper, pid {stranger.pid}") as one:
-            preflight.check_left_over(made.run)
-        assert f"stop '{made.run.path}'" in str(one.value)
+        what = f"worker-0 with its keeper, pid {stranger.pid}"
+        assert f"stop '{made.run.path}'" in refused(what, preflight.check_left_over, made.run)
         made.process("worker-0", child=identity, keeper=dead())
-        with pytest.raises(UserError, match=f"end it with `kill {stranger.pid}`"):
-            preflight.check_left_over(made.run)
+        refused(f"end it with `kill {stranger.pid}`", preflight.check_left_over, made.run)
         assert stranger.poll() is None
         stranger.kill()
     preflight.check_left_over(made.run)

@@ -92,13 +92,10 @@ def test_a_state_is_valid_while_process_or_keeper_is_alive() -> None:
         assert live_state(None, dead(), state) == state
 
 
-def test_records_of_other_hosts_are_shown_and_never_signalled() -> None:
+def test_pids_of_other_hosts_or_births_are_not_signalled_nor_zombies_alive(python: Python) -> None:
     record = process_record("worker-0", "running", dead(), myself(), host="elsewhere.invalid")
     assert process_records.live_state(record) == "running"
     assert process_records.terminate(record) is False
-
-
-def test_a_pid_of_another_birth_is_never_signalled_and_a_zombie_not_alive(python: Python) -> None:
     process = python("input()")
     identity = process_records.identify(process.pid)
     assert identity is not None

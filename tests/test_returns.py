@@ -106,12 +106,8 @@ def test_non_finite_rewards_pass_through_without_a_warning() -> None:
 
 @pytest.mark.parametrize("name", ["rewards", "values", "bootstrap_value", "discounts"])
 def test_gae_refuses_shapes_that_don_t_fit_and_names_them(name: str) -> None:
-    arrays = {
-        "rewards": np.zeros((3, 2)),
-        "values": np.zeros((3, 2)),
-        "bootstrap_value": np.zeros(2),
-        "discounts": np.zeros((3, 2)),
-    }
+    arrays: dict[str, Array] = dict.fromkeys(("rewards", "values", "discounts"), np.zeros((3, 2)))
+    arrays |= {"bootstrap_value": np.zeros(2)}
     arrays[name] = arrays[name][..., None]
     with pytest.raises(ValueError, match=rf"{name}.*, 1\)"):
         gae(**arrays, lambda_=1.0)

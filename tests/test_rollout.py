@@ -230,22 +230,16 @@ def test_a_lost_life_ends_the_return_but_no_game_and_only_if_asked(mode: Autores
 
 
 @in_all_modes
-def test_lives_of_one_game_say_nothing_about_those_of_another(mode: AutoresetMode) -> None:
+def test_lives_say_nothing_about_those_of_another_or_the_next_game(mode: AutoresetMode) -> None:
     """Gymnasium puts 0 for a game that doesn't say, as when only others are reset."""
     mute, short = Script((1.0,) * 9), Script((1.0,), lives=(4,))
-    games = [[TWO_LIVES], [short], [Script((1.0,) * 5, lives=(3, 3, 3, 2, 2))], [mute]]
-    rollout = next(play(games, mode, rollout_length=4, episodic_life=True))
-    assert rollout.discounts[:, 0].tolist() == [GAMMA, 0.0, GAMMA, 0.0]
-    assert rollout.discounts[:, 2].tolist() == [GAMMA, GAMMA, GAMMA, 0.0]
-    assert rollout.discounts[:, 3].tolist() == [GAMMA] * 4
-
-
-@in_all_modes
-def test_a_new_game_with_fewer_lives_has_lost_none(mode: AutoresetMode) -> None:
-    games = [[Script((1.0,) * 2, lives=(5, 5)), Script((1.0,) * 3, lives=(2, 2, 2))]]
+    fewer = [Script((1.0,) * 2, lives=(5, 5)), Script((1.0,) * 3, lives=(2, 2, 2))]
+    games = [[TWO_LIVES], [short], [Script((1.0,) * 5, lives=(3, 3, 3, 2, 2))], [mute], fewer]
     rollout = next(play(games, mode, rollout_length=6, episodic_life=True))
-    trained = [rollout.discounts[t, 0] for t in rows(rollout)]
-    assert trained[:5] == [GAMMA, 0.0, GAMMA, GAMMA, 0.0]
+    assert rollout.discounts[:4, 0].tolist() == [GAMMA, 0.0, GAMMA, 0.0]
+    assert rollout.discounts[:4, 2].tolist() == [GAMMA, GAMMA, GAMMA, 0.0]
+    assert rollout.discounts[:4, 3].tolist() == [GAMMA] * 4
+    assert rollout.discounts[rows(rollout, 4), 4].tolist()[:5] == [GAMMA, 0.0, GAMMA, GAMMA, 0.0]
 
 
 @in_all_modes
@@ -286,28 +280,27 @@ def test_a_state_that_is_not_finite_is_forgotten_before_the_next_rollout() -> No
     assert np.isfinite(two.values).all()
 
 
-RECURRENT = config(
-    network="mlp-lstm", hidden_sizes=[4], lstm_size=5, rollout_length=6, separate_value=True
-)
-
-
-@pytest.fixture(scope="module")
-def recurrent() -> Agent:
-    network = model.build(OBSERVATIONS, ACTIONS, RECURRENT.network)
-    return Agent(network, OBSERVATIONS, RECURRENT, seed=3)
-
-
 @in_all_modes
-def test_learning_sees_the_values_that_acting_saw(recurrent: Agent, mode: AutoresetMode) -> None:
-    """With returns set to the values of acting, the value loss of the learning pass is 0."""
-    agent = recurrent
+@pytest.mark.parametrize("separate_value", [False, True])
+def test_learning_sees_what_acting_saw(mode: AutoresetMode, separate_value: bool) -> None:
+    """With returns set to the values of acting, the value loss of the learning pass is 0.
+
+    With advantages of 1 the loss of the policy is minus the mean of the ratios, which are all 1.
+    """
+    network = {"network": "mlp-lstm", "hidden_sizes": [4], "lstm_size": 5}
+    chosen = config(**network, separate_value=separate_value, rollout_length=6, ratio_limit=0.2)
+    built = model.build(OBSERVATIONS, ACTIONS, chosen.network)
+    agent = Agent(built, OBSERVATIONS, chosen, seed=3)
     games = [[Script((1.0,) * 4), Script((1.0,), "truncated")], [Script((1.0,) * 9, "truncated")]]
-    player = Player(make_envs(games, mode), agent, agent.network.policy, RECURRENT, seed=1)
+    player = Player(make_envs(games, mode), agent, built.policy, chosen, seed=1)
     for rollout in itertools.islice(player.rollouts(), 4):
-        batch = batch_of(agent, **rollout._asdict(), returns=rollout.values)
-        assert agent.gradient(batch, 0.0, 0.0).parts["loss/value"] < 1e-12
+        given = {"returns": rollout.values, "advantages": np.ones_like(rollout.mask)}
+        batch = batch_of(agent, **rollout._asdict(), **given)
+        parts = agent.gradient(batch, 0.0, 0.2).parts
+        assert parts["loss/value"] < 1e-12
+        assert parts["loss/policy"] == pytest.approx(-1.0, abs=1e-5)
         forgetful = batch._replace(starts=~rollout.starts)
-        assert agent.gradient(forgetful, 0.0, 0.0).parts["loss/value"] > 1e-8
+        assert agent.gradient(forgetful, 0.0, 0.2).parts["loss/value"] > 1e-8
     assert np.abs(rollout.state).max() > 1e-3
 
 

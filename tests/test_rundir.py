@@ -17,11 +17,10 @@ import pytest
 
 import launch_cluster
 from a3c.config import Config, to_dict
-from a3c.errors import UserError
 from a3c.launch import run_summary
 from a3c.run import rundir
 from a3c.run.rundir import RunDir
-from tests import Out, Patch
+from tests import Out, Patch, refused
 from tests.clusters import config
 from tests.runs import Python, call, line_of
 
@@ -30,13 +29,6 @@ START = ["--mode", "child", "--env-id", "CartPole-v1", "--run-dir"]
 
 def created(path: str | Path) -> RunDir:
     return rundir.create(Path(path), config(env_id="CartPole-v1"), None, resume=False)
-
-
-def refusal(path: Path, *, resume: bool = False) -> str:
-    with pytest.raises(UserError) as refused:
-        rundir.check_free(path, resume=resume)
-    assert len(str(refused.value).splitlines()) == 1
-    return str(refused.value)
 
 
 def test_config_json_makes_the_run_again_and_holds_nothing_of_the_environment(here: Path) -> None:
@@ -75,16 +67,16 @@ def test_a_directory_that_is_new_or_empty_or_was_only_held_is_free(here: Path) -
     for free in ("new", "empty", "held"):
         rundir.check_free(Path(free), resume=False)
     assert not Path("new").exists()
-    assert "there is no run in new" in refusal(Path("new"), resume=True)
-    assert "empty holds no run" in refusal(Path("empty"), resume=True)
+    refused("there is no run in new", rundir.check_free, Path("new"), resume=True)
+    refused("empty holds no run", rundir.check_free, Path("empty"), resume=True)
 
 
 @pytest.mark.parametrize("resume", [False, True])
 def test_a_path_that_cannot_be_a_directory_is_refused_by_name(here: Path, resume: bool) -> None:
     Path("file").touch()
-    assert "File name too long" in refusal(Path("x" * 300), resume=resume)
-    with pytest.raises(UserError, match="--run-dir file/below: Not a directory; give a directory"):
-        rundir.hold(Path("file/below")).__enter__()
+    refused("File name too long", rundir.check_free, Path("x" * 300), resume=resume)
+    said = "--run-dir file/below: Not a directory; give a directory"
+    refused(said, rundir.hold(Path("file/below")).__enter__)
 
 
 HOLDER = """
@@ -104,14 +96,13 @@ def test_a_held_run_is_refused_until_its_holder_is_killed(here: Path, python: Py
     holder = python(HOLDER, path)
     child = int(line_of(holder.stdout))
     try:
-        with pytest.raises(UserError, match="in use by a running launcher"):
-            rundir.hold(path).__enter__()
+        refused("in use by a running launcher", rundir.hold(path).__enter__)
         holder.kill()
         assert holder.wait() == -signal.SIGKILL
         with pytest.raises(ZeroDivisionError), rundir.hold(path):
             raise ZeroDivisionError
-        with rundir.hold(path), pytest.raises(UserError, match="here is in use by a running"):
-            rundir.hold(path).__enter__()
+        with rundir.hold(path):
+            refused("here is in use by a running", rundir.hold(path).__enter__)
     finally:
         os.kill(child, signal.SIGKILL)
 
@@ -145,8 +136,7 @@ def test_new_runs_are_named_after_the_game_and_the_time(here: Path) -> None:
 
 
 def test_runs_are_found_by_name_by_path_and_by_age(here: Path) -> None:
-    with pytest.raises(UserError, match="there is no run in"):
-        rundir.find(None)
+    refused("there is no run in", rundir.find, None)
     made = [created(path) for path in ("runs/b", "runs/a", "elsewhere/c")]
     for age, run in enumerate(made):
         os.utime(run.config, (1000 + age, 1000 + age))
@@ -156,8 +146,7 @@ def test_runs_are_found_by_name_by_path_and_by_age(here: Path) -> None:
     assert rundir.find("b") == rundir.find("runs/b") == rundir.find(str(made[0].path)) == made[0]
     assert rundir.find("elsewhere/c") == made[2]
     for name in ("c", "no-run", "a\0b"):
-        with pytest.raises(UserError, match="no run "):
-            rundir.find(name)
+        refused("no run ", rundir.find, name)
 
 
 def git(*arguments: str) -> str:
@@ -239,9 +228,7 @@ def test_a_second_launcher_leaves_the_run(tmp_path: Path, monkeypatch: Patch, ca
     assert "holds a run already" in capsys.readouterr().err
 
 
-def test_asking_whether_a_run_is_held_never_takes_its_lock(
-    tmp_path: Path, monkeypatch: Patch
-) -> None:
+def test_asking_whether_a_run_is_held_takes_no_lock(tmp_path: Path, monkeypatch: Patch) -> None:
     """A launcher that started just then was refused."""
     stop = threading.Event()
 
@@ -263,8 +250,7 @@ def test_asking_whether_a_run_is_held_never_takes_its_lock(
         assert rundir.is_held(tmp_path)
     no_locks = mock.Mock(side_effect=OSError(errno.ENOLCK, "No locks available"))
     monkeypatch.setattr(rundir, "lock", no_locks)
-    with pytest.raises(UserError, match="No locks available"), rundir.hold(tmp_path):
-        pass
+    refused("No locks available", rundir.hold(tmp_path).__enter__)
 
 
 def test_a_name_taken_in_the_same_second_is_not_used(here: Path, monkeypatch: Patch) -> None:

@@ -20,14 +20,13 @@ import envs
 import model
 from a3c.config import EnvConfig
 from a3c.env.spaces import Packed, as_actions, choice_sizes, pack
-from a3c.errors import UserError
 from a3c.learn.agent import Agent
 from a3c.learn.rollout import Player
 from a3c.net import observations
 from a3c.play.playground import EvaluationSetup
 from a3c.plot import network_pictures
 from a3c.run.tensorboard import Pictures, TensorBoardSink
-from tests import Patch
+from tests import Patch, refused
 from tests.clusters import REPOSITORY, batch_of, rows, small_config, worker
 from tests.graphs import run
 from tests.test_loaded_agent import untrained
@@ -110,13 +109,6 @@ def test_vectors_of_any_kind_become_what_gymnasium_flattens_them_to(space: Any) 
     assert made.observation_space.contains(observed)
 
 
-@pytest.mark.parametrize("image", [GREY, PLANES], ids=["grey", "planes"])
-def test_a_lone_image_stays_what_it_is(image: spaces.Box) -> None:
-    made = copies(spaces.Dict({"screen": image}))
-    assert made.single_observation_space is image
-    assert made.reset(seed=1)[0].dtype == np.uint8
-
-
 def prepared(space: Any, raw: np.ndarray, statistics: Any = None) -> list[np.ndarray]:
     """The image and the vector that a network gets of observations `[B, ...]`."""
 
@@ -128,7 +120,10 @@ def prepared(space: Any, raw: np.ndarray, statistics: Any = None) -> list[np.nda
 
 
 @pytest.mark.parametrize("image", [GREY, PLANES], ids=["grey", "planes"])
-def test_an_image_beside_a_vector_is_prepared_like_one_alone(image: spaces.Box) -> None:
+def test_an_image_alone_stays_and_beside_a_vector_is_prepared_like_it(image: spaces.Box) -> None:
+    lone = copies(spaces.Dict({"screen": image}))
+    assert lone.single_observation_space is image
+    assert lone.reset(seed=1)[0].dtype == np.uint8
     made = copies(spaces.Dict({"a": FLOATS, "screen": image, "z": BIT}), action_masks=True)
     observed, _ = made.reset(seed=1)
     raw = made.env._observations
@@ -251,8 +246,8 @@ def test_masks_may_be_missing_empty_or_tuples_but_of_no_other_size() -> None:
     made._masks[:] = False
     made._read_masks({"action_mask": np.array([[0, 0], [0, 1], [0, 1]]), "_action_mask": [1, 1, 0]})
     assert made._masks.tolist() == [[True, True], [False, True], [True, True]]
-    with pytest.raises(UserError, match=r"mask of shape \(3,\), but its actions need \(2,\): fix"):
-        made._read_masks({"action_mask": np.ones((3, 3))})
+    what = r"mask of shape \(3,\), but its actions need \(2,\): fix"
+    refused(what, made._read_masks, {"action_mask": np.ones((3, 3))})
     made = copies(FLOATS, MASKED[1][0], True, action_masks=True)
     observed, info = made.reset(seed=1)
     expected = [np.concatenate(given) for given in info["action_mask"]]
@@ -319,17 +314,15 @@ def test_observations_that_no_network_takes_are_refused_in_one_line() -> None:
         (spaces.Dict({}), "has empty observations"),
     ]
     for observed, what in cases:
-        with pytest.raises(UserError, match=f"^env_id Odd-v0 .*{what}"):
-            envs.check(EnvConfig(env_id="Odd-v0", env_kwargs={"observed": observed}))
+        given = EnvConfig(env_id="Odd-v0", env_kwargs={"observed": observed})
+        refused(f"^env_id Odd-v0 .*{what}", envs.check, given)
 
 
 @pytest.mark.parametrize("wrong", [spaces.Text(5), spaces.Tuple([PLANES])], ids=["text", "image"])
 def test_the_remedy_for_one_part_can_be_used_as_it_is(wrong: Any) -> None:
     given = {"observed": spaces.Dict({"a": GREY, "b": wrong, "c": BIT})}
     config = EnvConfig(env_id="Odd-v0", env_kwargs=given)
-    with pytest.raises(UserError) as refused:
-        envs.check(config)
-    *_, flag, value = shlex.split(str(refused.value))
+    *_, flag, value = shlex.split(refused("--wrapper", envs.check, config))
     assert flag == "--wrapper"
     space, _ = envs.check(dataclasses.replace(config, wrapper=(json.loads(value),)))
     assert space.shape == (6 * 5 + 2,)

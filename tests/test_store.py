@@ -9,11 +9,10 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from a3c.errors import UserError
 from a3c.learn.agent import Agent
 from a3c.server import exchange, sessions
 from a3c.server.store import Store
-from tests import Patch
+from tests import Patch, refused
 from tests.clusters import InProcessCluster, agent, flat, push_of, small_config
 
 Pair = tuple[Store, Store]
@@ -43,8 +42,8 @@ def stores(made: Pair) -> Pair:
 
 @pytest.mark.skipif(bool(tf.config.list_physical_devices("GPU")), reason="there is a GPU")
 def test_a_gpu_that_is_not_there_is_refused_in_one_line() -> None:
-    with pytest.raises(UserError, match=r"^device gpu: TensorFlow sees no GPU here: .*--device"):
-        agent(small_config(device="gpu"))
+    said = "^device gpu: TensorFlow sees no GPU here: .*--device"
+    refused(said, agent, small_config(device="gpu"))
 
 
 def test_two_workers_share_one_set_of_adam_slots(stores: Pair) -> None:

@@ -13,9 +13,8 @@ from pathlib import Path
 import pytest
 
 import launch_cluster
-from a3c.errors import UserError
 from a3c.launch import sweep
-from tests import Log, Out, Patch
+from tests import Log, Out, Patch, refused
 from tests.fake_runs import FakeRun
 from tests.runs import REPOSITORY, Python, call_script, is_gone, started, wait_until
 
@@ -61,8 +60,7 @@ def test_the_example_of_the_page_is_a_sweep(tmp_path: Path) -> None:
 def test_seeds_are_given_as_numbers_and_ranges() -> None:
     assert sweep.seeds("1,5,7-8") == [1, 5, 7, 8]
     for text in ("", "x", "3-1", "-1", "1-2-3"):
-        with pytest.raises(UserError, match="--seeds"):
-            sweep.seeds(text)
+        refused("--seeds", sweep.seeds, text)
 
 
 def test_a_sweep_that_was_interrupted_goes_on_and_shows_the_best_first(tmp_path: Path) -> None:
@@ -136,8 +134,8 @@ def test_trials_run_at_once_and_fail_alone(tmp_path: Path, trained: Trained, cap
     assert [row["seed"] for row in found] == ["1", "2", "4", "5", "6", "7", "3"]
 
     other = sweep.read(written(tmp_path, vary.replace("1, 2", "1, 9")))
-    with pytest.raises(UserError, match="001 was trained with seed 2, not 9: give another"):
-        sweep.run(other, tmp_path / "out", (), 1)
+    what = "001 was trained with seed 2, not 9: give another"
+    refused(what, sweep.run, other, tmp_path / "out", (), 1)
 
 
 def test_one_flag_trains_several_seeds(here: Path, trained: Trained, caplog: Log) -> None:
@@ -153,9 +151,7 @@ def test_one_flag_trains_several_seeds(here: Path, trained: Trained, caplog: Log
     assert f"the same command with --run-dir runs/{folder.name} tries it again" in caplog.text
 
 
-def test_seeds_in_a_folder_of_other_settings_are_refused(
-    here: Path, trained: Trained, capsys: Out
-) -> None:
+def test_seeds_of_other_settings_are_refused(here: Path, trained: Trained, capsys: Out) -> None:
     base = ["--env-id", "CartPole-v1", "--workers", "1", "--start-from", "zoo/cartpole"]
     base += ["--seeds", "4-5", "--run-dir", "out", "--evaluator"]
     assert launch_cluster.main(base) == 0

@@ -44,10 +44,6 @@ def shown(directory: Path) -> Any:
     return accumulator
 
 
-def curve(directory: Path, name: str) -> list[tuple[int, float]]:
-    return [(event.step, event.value) for event in shown(directory).Scalars(name)]
-
-
 def test_points_beyond_a_restart_are_dropped_whatever_the_clock_says(
     tmp_path: Path, monkeypatch: Patch
 ) -> None:
@@ -64,7 +60,8 @@ def test_points_beyond_a_restart_are_dropped_whatever_the_clock_says(
         sink.restart(start)
         for step in steps:
             sink.write(step, {"loss/total": float(life)})
-    assert curve(tmp_path, "loss/total") == [(10, 0.0), (20, 0.0), (22, 1.0), (33, 1.0), (40, 2.0)]
+    found = [(event.step, event.value) for event in shown(tmp_path).Scalars("loss/total")]
+    assert found == [(10, 0.0), (20, 0.0), (22, 1.0), (33, 1.0), (40, 2.0)]
 
 
 def test_the_graph_is_what_acting_computes_and_is_written_once(tmp_path: Path) -> None:
@@ -133,12 +130,6 @@ def test_a_picture_of_the_input_comes_at_once_and_then_a_minute_later(tmp_path: 
     assert (events[0].height, events[0].width) == (84, 336)
     wanted = np.concatenate(list(rollout[-1, 0]), axis=1)
     np.testing.assert_array_equal(pixels_of(events[0]), wanted)
-
-
-def test_vectors_have_no_pictures(tmp_path: Path) -> None:
-    pictures = Pictures(TensorBoardSink(tmp_path), Box(-1.0, 1.0, (4,), np.float32))
-    pictures.offer(10, np.zeros((5, 2, 4), np.float32))
-    assert not list(tmp_path.iterdir())
 
 
 def fetch(url: str) -> bytes:

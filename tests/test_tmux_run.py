@@ -14,13 +14,12 @@ import psutil
 import pytest
 
 from a3c.cluster import plan
-from a3c.errors import UserError
 from a3c.launch import tmux as layout
 from a3c.launch import verbs
 from a3c.process import process_records
 from a3c.run.rundir import REPOSITORY, RunDir
 from a3c.watch import status
-from tests import runs
+from tests import refused, runs
 from tests.fake_runs import configure
 from tests.isolation import NO_NAMESPACE, assert_cut_off, assert_vanishes, network_of, record_of
 from tests.runs import everything_ended, is_training, wait_until
@@ -211,10 +210,9 @@ def test_workers_come_go_and_restart_in_panes_and_in_the_runs_private_network(tm
 
 def test_workers_are_added_and_removed_only_in_a_run_with_a_supervisor(tmp_path: Path) -> None:
     (tmp_path / "config.json").touch()
-    with pytest.raises(UserError, match="is not running: start it with --resume"):
-        verbs.run("launcher", ["add", "--run", str(tmp_path)])
-    with pytest.raises(UserError, match="has no worker 'ps-0'"):
-        verbs.run("launcher", ["remove", "ps-0", "--run", str(tmp_path)])
+    run = ("--run", str(tmp_path))
+    refused("is not running: start it with --resume", verbs.run, "launcher", ["add", *run])
+    refused("has no worker 'ps-0'", verbs.run, "launcher", ["remove", "ps-0", *run])
 
 
 def test_reserved_workers_have_known_addresses_and_are_added_in_task_order(tmp_path: Path) -> None:

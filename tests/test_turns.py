@@ -32,9 +32,7 @@ def files(path: Path, cores: int, monkeypatch: Patch, **settings: object) -> lis
     return [each.path.name[-1] if isinstance(each, Turns) else "" for each in found]
 
 
-def test_the_workers_of_a_host_are_spread_over_its_cores(
-    tmp_path: Path, monkeypatch: Patch
-) -> None:
+def test_workers_of_a_host_are_spread_over_its_cores(tmp_path: Path, monkeypatch: Patch) -> None:
     assert files(tmp_path, 2, monkeypatch) == [*"0011001100"]
     assert files(tmp_path, 4, monkeypatch) == [*"0011223300"]
     assert files(tmp_path, 4, monkeypatch, worker_threads=2) == [*"0011001100"]
@@ -75,9 +73,7 @@ def test_a_process_that_dies_gives_up_its_turn(tmp_path: Path) -> None:
         assert not waited
 
 
-def test_a_worker_goes_on_without_turns_while_another_hangs(
-    tmp_path: Path, monkeypatch: Patch
-) -> None:
+def test_a_worker_goes_on_while_another_hangs(tmp_path: Path, monkeypatch: Patch) -> None:
     monkeypatch.setattr(module, "PATIENCE_S", 0.2)
     hanging, worker, other = (Turns(tmp_path / "turn") for _ in range(3))
     with hanging:

@@ -16,11 +16,11 @@ import envs
 import model
 from a3c.config import EnvConfig
 from a3c.env import wrappers
-from a3c.errors import UserError
 from a3c.learn.rollout import Player, Rollout, numbers
 from a3c.net.distributions import for_space
 from a3c.play.playground import EvaluationSetup
 from a3c.run.metrics import Episode
+from tests import refused
 from tests.fake_runs import configure
 from tests.scripted import ACTIONS, Script, ScriptedActor, ScriptedEnv
 from tests.test_envs import Echo
@@ -140,8 +140,7 @@ def test_atari_games_are_wrapped_one_by_one(preprocessing: Any) -> None:
     assert raw_total < 0
     assert total == -raw_total
     settings = dataclasses.replace(settings, wrapper=({**wrong, "func": "no function"},))
-    with pytest.raises(UserError, match=r"^env_id ALE/Pong-v5 in gymnasium.wrappers:Tr\w+ failed"):
-        envs.check(settings)
+    refused(r"^env_id ALE/Pong-v5 in gymnasium.wrappers:Tr\w+ failed", envs.check, settings)
 
 
 class Negative(gymnasium.RewardWrapper[Any, Any]):

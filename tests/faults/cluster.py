@@ -26,8 +26,7 @@ from a3c.run import checkpoint
 from a3c.run.rows import last_rows, read_rows
 from a3c.run.rundir import RunDir
 from a3c.watch import status
-from tests.clusters import launcher
-from tests.runs import ENDLESS, call_script, everything_ended, pid_of, wait_until
+from tests.runs import ENDLESS, call_script, everything_ended, launcher, pid_of, wait_until
 
 log = logging.getLogger(__name__)
 
