@@ -222,13 +222,14 @@ def _with_run(config: Config, **changes: Any) -> Config:
 def _train_seeds(arguments: list[str], chosen: argparse.Namespace, path: Path) -> int:
     flags = {"--resume": chosen.resume, "--dry-run": chosen.dry_run, "--hosts": chosen.hosts}
     flags[f"--mode {chosen.mode}"] = chosen.mode in ("tmux", "compose")
-    flags["--seed"] = hasattr(chosen, "config.seed")
     for flag in filter(flags.get, flags):
         raise UserError(
             f"--seeds with {flag}: it trains here, and the same command goes on: leave {flag} out"
         )
+    if hasattr(chosen, "config.seed"):
+        raise UserError("--seeds with --seed: the runs have those of --seeds: leave --seed out")
     own = command_line.Parser(prog=PROG, add_help=False)
-    for flag in ("--seeds", "--run-dir", "--mode", "--seed", "--at-once"):
+    for flag in ("--seeds", "--run-dir", "--mode", "--at-once"):
         own.add_argument(flag)
     _, others = own.parse_known_args(arguments)
     vary = sweep.Sweep(lists={"seed": sweep.seeds(chosen.seeds)})
