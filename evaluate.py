@@ -22,7 +22,7 @@ import time
 from collections.abc import Iterator, Sequence
 from contextlib import closing
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TextIO
 
 from a3c.config import Config
 from a3c.config.command_line import Parser, parse_path
@@ -156,9 +156,12 @@ def play(source: Source, arguments: argparse.Namespace) -> int:
     adopt_environment(1)
     import_tensorflow()
     setup = evaluation_setup(source.config, arguments)
-    if arguments.watch:
-        return watch(source, setup, arguments)
     with contextlib.ExitStack() as stack:
+        # What the environment prints must not get between the lines of the report.
+        stdout = sys.stdout
+        stack.enter_context(contextlib.redirect_stdout(sys.stderr))
+        if arguments.watch:
+            return watch(source, setup, arguments, stdout)
         # First, so that an environment that can't be rendered is refused before twenty games.
         rendered = filmed = None
         if arguments.record:
@@ -167,10 +170,9 @@ def play(source: Source, arguments: argparse.Namespace) -> int:
             find_ffmpeg()
             rendered = stack.enter_context(closing(setup.rendered_env()))
             filmed = setup.agent(rendered, source.path)  # a live run prunes its checkpoints
-        # What the environment prints must not get between the lines of a report.
-        with contextlib.redirect_stdout(sys.stderr), console.ProgressLine() as progress:
+        with console.ProgressLine() as progress:
             games = setup.play(source.path, arguments.episodes, progress)
-        report(source, setup, games, arguments.json)
+        report(source, setup, games, arguments.json, stdout)
         if rendered is not None and filmed is not None:
             with console.ProgressLine() as progress:
                 path = record(
@@ -203,7 +205,9 @@ def evaluation_setup(config: Config, arguments: argparse.Namespace) -> Evaluatio
     return EvaluationSetup(config, envs.make, model.build, seed, greedy)
 
 
-def watch(source: Source, setup: EvaluationSetup, arguments: argparse.Namespace) -> int:
+def watch(
+    source: Source, setup: EvaluationSetup, arguments: argparse.Namespace, stdout: TextIO
+) -> int:
     """Play in a window until the games are over or it is closed, then report these games."""
     from a3c.play.playground import GameScores
     from a3c.play.show import show
@@ -221,7 +225,7 @@ def watch(source: Source, setup: EvaluationSetup, arguments: argparse.Namespace)
         except SystemExit as asked:  # Ctrl-C: games that were shown completely still count
             code = int(asked.code or 0)
     if games.episodes:
-        report(source, setup, games.episodes, arguments.json)
+        report(source, setup, games.episodes, arguments.json, stdout)
     return code
 
 
@@ -258,14 +262,16 @@ def only_evaluator(run: RunDir) -> Iterator[None]:
         yield
 
 
-def report(source: Source, setup: EvaluationSetup, games: list[Episode], as_json: bool) -> None:
+def report(
+    source: Source, setup: EvaluationSetup, games: list[Episode], as_json: bool, stdout: TextIO
+) -> None:
     """Print the scores of the games as a table or as JSON."""
     step = source.manifest.step
     if as_json:
         best_by = {"best_by": source.best_by} if source.best_by else {}
         result = {"checkpoint": str(source.path), **best_by, **setup.scores(step, games)}
         returns, lengths = [g.episode_return for g in games], [g.length for g in games]
-        print(json.dumps(result | {"returns": returns, "lengths": lengths}))
+        print(json.dumps(result | {"returns": returns, "lengths": lengths}), file=stdout)
         return
     from rich.console import Console
     from rich.table import Table
@@ -287,8 +293,8 @@ def report(source: Source, setup: EvaluationSetup, games: list[Episode], as_json
     for row in rows.items():
         table.add_row(*row)
     if source.best_by:
-        Console().print(f"the best of its run by the {source.best_by}", highlight=False)
-    Console().print(table)
+        Console(file=stdout).print(f"the best of its run by the {source.best_by}", highlight=False)
+    Console(file=stdout).print(table)
 
 
 if __name__ == "__main__":

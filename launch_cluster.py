@@ -51,7 +51,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--mode",
         choices=("auto", "tmux", "child", "compose"),
         default="auto",
-        help="tmux: in panes; child: here, in the foreground; auto: tmux on a terminal if found; "
+        help="tmux: in panes; child: here, in the foreground; auto: tmux on a terminal; "
         "compose: only print a compose file",
     )
     add("--run-dir", type=path, metavar="DIR", help="default: runs/<game>-<time>")
@@ -168,6 +168,8 @@ def start(arguments: list[str]) -> int:
         with rundir.refusing(path):
             planned.save(run)
             hosts.save_copy(run, placement)
+            for record in (path / "processes").glob("*.json"):  # as old, they would be trusted
+                record.unlink(missing_ok=True)
         log.info("%s", run_summary.opening(run, config, chosen.preset, planned))
         if changes:
             log.info("changed since then: %s", ", ".join(changes))

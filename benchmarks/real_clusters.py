@@ -14,7 +14,8 @@ if not __package__:
 from a3c.process.environment import adopt_environment
 from a3c.process.startup import import_tensorflow
 
-adopt_environment(1)  # TensorFlow reads a part of it while it is imported
+if __name__ == "__main__":
+    adopt_environment(1)  # TensorFlow reads a part of it while it is imported
 import_tensorflow()  # once, before the forks; nothing of TensorFlow runs in this process
 
 import argparse  # noqa: E402

@@ -20,6 +20,7 @@ from matplotlib.figure import Figure
 from a3c.plot import pictures
 from a3c.plot.curves import Series, across_seeds, series
 from a3c.plot.pictures import COLOURS, FAINT
+from a3c.process.console import format_mean
 from a3c.run.rundir import REPOSITORY
 from benchmarks import machine
 from benchmarks.results import WHOLE
@@ -77,7 +78,7 @@ def beside(published: Mapping[str, Published], rows: Rows, whole: int) -> list[s
         mine = [sessions for sessions in runs if sessions[0]["env_id"] == env_id]
         others = ["–" if score is None else f"{score:,g}" for score in known[1:]]
         scores = itertools.compress(others, shown)
-        lines.append([name_of(env_id), *scores, f"{known.goal:,g}", *ours(mine, whole)])
+        lines.append([name_of(env_id), *scores, f"{known.goal:,g}", *ours(mine, whole, known.goal)])
     names = itertools.compress(titles, shown)
     return machine.table(("game", *names, "goal", "a3c-cluster", "seeds"), lines)
 
@@ -86,13 +87,13 @@ def name_of(env_id: str) -> str:
     return env_id.removeprefix("ALE/").removesuffix("-v5") if "/" in env_id else env_id
 
 
-def ours(runs: Sequence[Rows], whole: int) -> tuple[str, str]:
+def ours(runs: Sequence[Rows], whole: int, goal: float) -> tuple[str, str]:
     """The score of a game's finished runs and their number, or how far the furthest is."""
     final = [[r for r in run if r["mean"] and int(r["env_steps"]) >= whole] for run in runs]
     means = [float(found[-1]["mean"]) for found in final if found]
     if means:
         spread = f" ({min(means):,.1f} to {max(means):,.1f})" if len(means) > 1 else ""
-        return f"{statistics.fmean(means):,.1f}{spread}", str(len(means))
+        return f"{format_mean(statistics.fmean(means), goal)}{spread}", str(len(means))
     furthest = max((run[-1] for run in runs), key=lambda r: int(r["env_steps"]), default=None)
     if furthest is None:
         return NOT_YET, "0"

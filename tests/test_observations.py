@@ -31,6 +31,7 @@ SHAPES: list[tuple[Box, tuple[int, ...], tuple[int, ...], tuple[int, ...]]] = [
     (RGB_STACK_CHANNELS_FIRST, (2, 3, 0, 1), (12, 10, 6), (12, 20, 3)),
     (UNIT_IMAGE, (0, 1, 2), (12, 10, 1), (12, 10, 1)),
     (Box(-np.inf, np.inf, (5, 5, 1), np.float32), (0, 1, 2), (5, 5, 1), (5, 5, 1)),
+    (Box(-np.inf, np.inf, (9, 9, 3), np.int8), (0, 1, 2), (9, 9, 3), (9, 9, 3)),
     (Box(-np.inf, np.inf, (9, 9, 3), np.int32), (0, 1, 2), (9, 9, 3), (9, 9, 3)),  # not scaled
     (VECTOR, (0,), (4,), ()),
     (MATRIX, (0, 1), (6,), ()),
@@ -54,7 +55,7 @@ def rollout(space: Box, time: int = 2, batch: int = 3) -> np.ndarray:
     rng = np.random.default_rng(0)
     shape = (time, batch, *space.shape)
     if isinstance(space.dtype, np.dtype) and space.dtype.kind in "iu":
-        return rng.integers(0, 256, shape, space.dtype)
+        return rng.integers(0, min(255, np.iinfo(space.dtype).max) + 1, shape, space.dtype)
     return rng.uniform(0, 1, shape).astype(space.dtype)
 
 

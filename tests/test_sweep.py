@@ -127,6 +127,7 @@ def test_trials_run_at_once_and_fail_alone(tmp_path: Path, trained: Trained, cap
     vary = "[vary]\nseed = [1, 2, 3, 4, 5, 6, 7]\n"
     assert sweep.run(sweep.read(written(tmp_path, vary)), tmp_path / "out", (), 3) == 70
     assert trained.most == 3
+    assert sweep.run(sweep.read(written(tmp_path, vary)), tmp_path / "out", (), 3) == 70
     assert "002 failed: see" in caplog.text
     assert "6 of 7 trials, about 5 s left" in caplog.text
     found = rows(tmp_path / "out")

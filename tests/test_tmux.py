@@ -27,7 +27,7 @@ from tests.terminals import terminal
 def server() -> Iterator[Server]:
     """A tmux server that nobody else uses, started with an environment of little."""
     mine = Server(socket_name=f"a3c-test-{uuid.uuid4().hex[:8]}")
-    mine.cmd("new-session", "-d", "-s", "somebody-elses", "cat")
+    mine.cmd("new-session", "-d", "-s", "somebody-elses", "cat", "-")
     yield mine
     mine.kill()
 

@@ -302,7 +302,7 @@ class RunConfig:
         100, "games of training whose mean must reach --stop-at-return first", (1, 100)
     )
     stop_worker_games: int | None = unset(
-        "instead of --stop-window: last games of any one worker that must reach --stop-at-return",
+        "instead of --stop-window: one worker's last games whose mean must reach --stop-at-return",
         (1, 100),
     )
     push_winner: bool = switch(
@@ -361,7 +361,7 @@ class ClusterConfig:
     ps: int = everyday(1, "parameter servers", (1, 1000))
     base_port: int | None = everyday(
         None,
-        "first port; the others follow (if unset 2222, or free ports without isolation)",
+        "first port (2222, or free ones without isolation)",
         (1, 65535),
     )
     isolation: Literal["auto", "on", "off"] = everyday(

@@ -95,7 +95,11 @@ def _print_settings(layers: Sequence[tuple[str, Layer]]) -> None:
     values = flat(command_line.merge([layer for _, layer in layers]))
     rows: list[tuple[str, ...]] = [("setting", "value", "from")]
     for option in OPTIONS.values():
-        setting = [name for name, layer in layers if option.name in layer]
+        setting = [
+            name
+            for name, layer in layers
+            if option.name in layer and layer[option.name] == values[option.name]
+        ]
         value = command_line.plain(values[option.name])
         rows.append((option.flag, value, setting[-1] if setting else "default"))
     print("\n".join(table(rows)))

@@ -203,7 +203,7 @@ class PartSupervisor(Supervisor):
 
 def compose_file(config: Config, run_name: str, chosen: argparse.Namespace) -> str:
     """The compose file of a run; each process is a service and a host with the process's name."""
-    config = config.with_cluster(trusted_network=True)
+    config = config.with_cluster(trusted_network=True, isolation="auto")  # Compose isolates
     port = config.cluster.base_port or BASE_PORT
     ps, workers = f"ps-{{}}:{port}", f"worker-{{}}:{port}"
     cluster = which_task.from_hosts(ps, workers, config.cluster)

@@ -182,10 +182,11 @@ class Trainer:
         if summary.get("state") != "done" and not self.signal:
             chosen = (f"{name} {command_line.plain(v)}" for name, v in trial.values.items())
             log.info("%s: %s", trial.path.name, ", ".join(chosen))
+            written = run.summary.stat().st_mtime_ns if run.summary.exists() else 0
             code = self._launch(trial, said, is_new=is_new)
             self.num_trained += 1
-            before, summary = summary, read_json(dict, run.summary) or {}
-            if code == EXIT_USAGE and summary == before:  # it has not begun
+            has_begun = run.summary.exists() and run.summary.stat().st_mtime_ns != written
+            if code == EXIT_USAGE and not has_begun:
                 line = said.read_text().splitlines()[-1]
                 if not trial.path.exists():  # nothing was written but this
                     said.unlink()
@@ -193,6 +194,7 @@ class Trainer:
                         said.parent.rmdir()
                 line = line.removeprefix(f"{program('launch_cluster.py')}: ")
                 raise UserError(f"{trial.path.name}: {line}")
+            summary = read_json(dict, run.summary) or {}
         if summary.get("state") == "done":
             trial.summary = summary
         elif summary.get("state") == "failed":

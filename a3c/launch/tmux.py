@@ -51,8 +51,6 @@ def start(plan: Plan, run: RunDir, script: Path) -> int:
         window = {"ps": "cockpit", "worker": workers}.get(process.role, process.role)
         windows.setdefault(window, []).append(pane_of(process, run))
     close_session(server_of(run), run.label)  # a session from before a resume
-    for record in (run.path / "processes").glob("*.json"):  # as old: the cockpit would trust them
-        record.unlink(missing_ok=True)
     server = libtmux.Server()
     open_session(server, run.label, windows, directory=Path.cwd(), environment=code_environment())
     with rundir.refusing(run.path):

@@ -99,6 +99,8 @@ def _highest(space: Box) -> float:
     For an unbounded space of integers Gymnasium gives the largest integer as its bound.
     """
     highest = float(np.max(space.high))
+    if space.dtype.kind == "i" and highest == 2 ** (8 * space.dtype.itemsize - 1) - 1:
+        return 1.0
     return highest if 0 < highest < 2**31 - 1 else 1.0
 
 

@@ -115,7 +115,7 @@ def find_ffmpeg() -> str:
         if path := shutil.which(imageio_ffmpeg.get_ffmpeg_exe()):
             return path
     raise UserError(
-        "--record needs ffmpeg, which isn't there: pip install imageio-ffmpeg, or set "
+        "a video needs ffmpeg, which isn't there: pip install imageio-ffmpeg, or set "
         "IMAGEIO_FFMPEG_EXE to its path"
     )
 

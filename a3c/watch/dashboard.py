@@ -315,7 +315,7 @@ def process_cells(processes: Sequence[ProcessStatus], width: int, rows: int) -> 
     """All processes in `rows` lines, one in each or in columns of cells; None if they don't fit."""
     name_width = _name_width(processes)
     widths = {
-        title: max([least, *(1 + len(_CELLS[title](p)) for p in processes)])
+        title: max([least, *(len(_CELLS[title](p)) + (title != "state") for p in processes)])
         for title, least in _WIDTHS.items()
     }
     line = list(_ROW)
