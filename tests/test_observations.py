@@ -55,7 +55,8 @@ def rollout(space: Box, time: int = 2, batch: int = 3) -> np.ndarray:
     rng = np.random.default_rng(0)
     shape = (time, batch, *space.shape)
     if isinstance(space.dtype, np.dtype) and space.dtype.kind in "iu":
-        return rng.integers(0, min(255, np.iinfo(space.dtype).max) + 1, shape, space.dtype)
+        high = 128 if space.dtype == np.int8 else 256
+        return rng.integers(0, high, shape, space.dtype)
     return rng.uniform(0, 1, shape).astype(space.dtype)
 
 
