@@ -6,6 +6,7 @@ python launch_cluster.py status | watch | attach | logs | stop | restart | list
 """
 
 import argparse
+import contextlib
 import dataclasses
 import difflib
 import logging
@@ -59,7 +60,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     keeps_best = "a process that plays every checkpoint and keeps the best"
     add("--evaluator", action=switch, help=keeps_best)
     board = "TensorBoard on a free port of 127.0.0.1"
-    add("--tensorboard", action=switch, default=False, help=board)
+    add("--tensorboard", action=switch, help=board)
     over_ssh = "train on the hosts of this TOML file, over ssh"
     add("--hosts", type=path, metavar="FILE", help=over_ssh)
     add("--seeds", metavar="N-M", help="train a run for each seed, such as 0-9, and compare")
@@ -197,6 +198,7 @@ def _parse(arguments: list[str]) -> tuple[Config, argparse.Namespace, list[str]]
             raise UserError(f"--resume {after[0]}: give --resume --run-dir {after[0]}")
         resumed = rundir.find(str(known.run_dir) if known.run_dir else None)
         base = command_line.read_file(resumed.config, str(resumed.config))
+        arguments = _with_total_steps(arguments, resumed)
     config, chosen = command_line.parse_config(
         arguments, PROG, DESCRIPTION, add_arguments, base=base, **LAYOUT
     )
@@ -210,11 +212,29 @@ def _parse(arguments: list[str]) -> tuple[Config, argparse.Namespace, list[str]]
     if resumed is None or base is None:
         return config, chosen, []
     chosen.run_dir, chosen.preset = resumed.path, rundir.recorded(resumed, "preset")
-    if getattr(chosen, "config.max_env_steps", "").startswith("+"):
-        newest = checkpoint.newest_valid(resumed.checkpoints)
-        more = config.run.max_env_steps + (newest[1].step if newest else 0)
-        config = _with_run(config, max_env_steps=more)
+    if hasattr(chosen, "config.start_from") and checkpoint.by_step(resumed.checkpoints):
+        why = "the run goes on from its own checkpoint"
+        raise UserError(f"--start-from with --resume: {why}: leave it out, or start a new run")
+    with contextlib.suppress(UserError):  # what ran beside it before does so again
+        before = Plan.load(resumed)
+        if chosen.tensorboard is None:
+            chosen.tensorboard = bool(before.of_role("tensorboard"))
+        if chosen.evaluator is None and not (base.get("patience") or base.get("render")):
+            chosen.evaluator = bool(before.of_role("evaluator"))
     return config, chosen, command_line.changes(command_line.merge([base]), config)
+
+
+def _with_total_steps(arguments: list[str], run: RunDir) -> list[str]:
+    """The arguments with `--max-env-steps +N` as a total: N after the newest checkpoint."""
+    total = list(arguments)
+    for index, word in enumerate(arguments):
+        flag, sign, more = word.rpartition("+")
+        is_after = not flag and arguments[max(index - 1, 0)] == "--max-env-steps"
+        if sign and (is_after or flag == "--max-env-steps="):
+            newest = checkpoint.newest_valid(run.checkpoints)
+            with contextlib.suppress(ValueError, OverflowError):  # the parser refuses these
+                total[index] = f"{flag}{int(float(more)) + (newest[1].step if newest else 0)}"
+    return total
 
 
 def _with_run(config: Config, **changes: Any) -> Config:

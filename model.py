@@ -179,7 +179,7 @@ def main(argv: Sequence[str] | None = None) -> int:
             if config.run.start_from:
                 source = Path(config.run.start_from)
                 fresh, sizes = agent.parameters(), agent.statistics_sizes
-                _, taken = checkpoint.start_from(source, fresh, sizes, config.env)
+                _, taken = checkpoint.start_from(source, fresh, sizes, config)
                 sys.stdout.write(f"{taken}\n")
             return 0
         rows = diagram.layer_table(network, observation_space)

@@ -334,8 +334,12 @@ def test_another_game_or_network_is_refused_by_name(there: Any, changes: Any, sa
     refused(what, checkpoint.refuse_other_identity, saved, other, path)
     same = identity(config(seed=5, workers=9, learning_rate=0.1))
     checkpoint.refuse_other_identity(manifest(10), same, path)
-    older, newer = ({"network": {"network": "mlp"} | more} for more in ({}, {"added_later": 3}))
-    checkpoint.refuse_other_identity(manifest(10, identity=older), newer, path)
+    older, usual, other = (
+        {"network": {"network": "mlp"} | more}
+        for more in ({}, {"activation": "tanh"}, {"activation": "relu"})
+    )
+    checkpoint.refuse_other_identity(manifest(10, identity=older), usual, path)
+    refused("tanh", checkpoint.refuse_other_identity, manifest(10, identity=older), other, path)
 
 
 RNG = np.random.default_rng(1)

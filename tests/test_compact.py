@@ -1,5 +1,6 @@
 """Compact checkpoints: small, and as good as others for playing and for going on."""
 
+import json
 from contextlib import closing
 from pathlib import Path
 from typing import Any
@@ -15,6 +16,7 @@ from a3c.play import locate
 from a3c.play.playground import EvaluationSetup
 from a3c.run import checkpoint
 from a3c.run.checkpoint import DamagedCheckpointError
+from a3c.run.metrics import JsonlSink
 from a3c.run.rundir import REPOSITORY, RunDir
 from benchmarks import compact
 from tests import Log, snapshots
@@ -120,6 +122,13 @@ def test_a_run_continues_with_a_fresh_optimizer(packed: Path, tmp_path: Path, ca
     assert manifest.step == 10
     assert [set(values) for values in store.given] == [{*WEIGHTS, *EXACT}]
     assert "env step 10, a compact checkpoint: the optimizer's statistics start" in caplog.text
+    made = RunDir(tmp_path)
+    for reason, is_lost in (("solved", False), ("interval", True)):
+        path = tmp_path / "checkpoints" / "10" / checkpoint.MANIFEST
+        path.write_text(json.dumps(json.loads(path.read_text()) | {"reason": reason}))
+        JsonlSink(made.metrics("worker-0")).write(15, {"wall_s": 1.0})  # while games were played
+        prepare(BlankStore(*EVERYTHING), tmp_path)
+        assert made.metrics("losses").exists() == is_lost
     other = BlankStore(*WEIGHTS, *EXACT, "conv2/weights")
     with pytest.raises(FatalError, match="other variables than this network needs"):
         prepare(other, tmp_path)

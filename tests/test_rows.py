@@ -77,4 +77,7 @@ def test_a_limit_with_a_plus_counts_from_where_the_run_goes_on(tmp_path: Path) -
     config, _, changes = launch_cluster._parse([*resumed, "+500"])
     assert (config.run.max_env_steps, changes) == (1400, ["max_env_steps 10000000 -> 1400"])
     assert launch_cluster._parse([*resumed, "500"])[0].run.max_env_steps == 500
+    late = ["--entropy-weight-final", "0", "--entropy-anneal-start", "1000"]  # in the whole run
+    more = [*resumed[:-1], "--max-env-steps=+5e2", *late]
+    assert launch_cluster._parse(more)[0].run.max_env_steps == 1400
     assert launch_cluster._parse(["--max-env-steps", "+500"])[0].run.max_env_steps == 500

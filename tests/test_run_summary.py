@@ -112,6 +112,10 @@ def test_a_solved_run_that_is_resumed_and_stopped_is_known_to_be_solved(tmp_path
     assert (later["state"], later["solved"]) == ("stopped", False)
     assert later["before"]["evaluation"] == scores
     assert "solved at 900 env steps" in closing(made.run, later, [])
+    rundir.create(made.run.path, made.config, None, resume=True)
+    made.checkpoint(1100, 1.0, reason="interrupted")
+    last = summarise(made.run, "stopped", newest_valid(made.run.checkpoints), None, 475.0)
+    assert last["before"] == later["before"]
 
 
 @pytest.fixture

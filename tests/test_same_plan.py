@@ -14,11 +14,12 @@ import pytest
 import yaml
 
 import launch_cluster
+from a3c.cluster.plan import Plan
 from a3c.cluster.topology import split_address
 from a3c.run import rundir
 from tests import Patch
 from tests.fake_runs import configure
-from tests.runs import REPOSITORY
+from tests.runs import REPOSITORY, a_process
 
 DOCKER = REPOSITORY / "docker"
 MANIFESTS = ("namespace", "service", "network-policy", "ps", "worker")
@@ -272,7 +273,17 @@ def test_containers_may_do_nothing(name: str) -> None:
 
 def test_a_resumed_run_uses_its_hosts(here: Path) -> None:
     path = here / "runs" / "pong"
-    rundir.create(path, configure(env_id="CartPole-v1", trusted_network=True), None, resume=False)
+    config = configure(env_id="CartPole-v1", trusted_network=True, workers=3)
+    run = rundir.create(path, config, None, resume=False)
     (path / "hosts.toml").write_text(HOSTS)
     for more in ((), ("--run-dir", "runs/pong")):
-        assert "ssh " in printed("--resume", "--dry-run", *more)
+        said = printed("--resume", "--dry-run", *more)
+        assert "ssh " in said
+        assert said.count("--job worker") == 3, "not one for each slot"
+        assert "evaluate.py" not in said
+    names = ("ps-0", "worker-0", "evaluator-0", "tensorboard-0")
+    Plan(str(path), tuple(a_process(run, name) for name in names)).save(run)
+    said = printed("--resume", "--dry-run")
+    assert "evaluate.py" in said
+    assert "tensorboard" in said
+    assert "evaluate.py" not in printed("--resume", "--dry-run", "--no-evaluator")

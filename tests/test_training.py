@@ -2,6 +2,7 @@
 
 import concurrent.futures
 import re
+import threading
 from pathlib import Path
 from typing import Any
 
@@ -76,6 +77,13 @@ def test_a_chief_that_can_not_learn_saves_for_others(tmp_path: Path, monkeypatch
     assert pushing.exception() is None
     assert manifest(tmp_path).step > 0
     assert not other.attached().any()
+
+
+def test_games_that_ended_just_before_a_stop_count(tmp_path: Path) -> None:
+    chief = work(tmp_path, 1.0, max_env_steps=10**6)  # each env step is a game
+    threading.Timer(1.0, chief._stop.set).start()
+    chief.run()
+    assert manifest(tmp_path).episodes == manifest(tmp_path).step > 0
 
 
 def test_drops_that_are_not_in_a_row_are_counted_and_forgiven(tmp_path: Path) -> None:

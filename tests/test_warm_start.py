@@ -38,13 +38,15 @@ def saved(folder: Path, **changes: tuple[int, ...]) -> Path:
 
 def test_all_weights_and_statistics_are_taken_where_they_fit(tmp_path: Path) -> None:
     source = saved(tmp_path)
-    env = configure(normalize_observations=True).env
-    values, line = checkpoint.start_from(source, FRESH, SIZES, env)
+    normalised = configure(normalize_observations=True)
+    values, line = checkpoint.start_from(source, FRESH, SIZES, normalised)
     assert set(values) == {*FRESH, "observation_statistics"}
     assert all((value == 1).all() for value in values.values())
     assert line == f"starting from the weights of {source}"
-    values, _ = checkpoint.start_from(source, FRESH, SIZES, configure().env)
+    relu = configure(activation="relu")
+    values, line = checkpoint.start_from(source, FRESH, SIZES, relu)
     assert "observation_statistics" not in values
+    assert "with normalize_observations True, here False; activation tanh, here relu" in line
 
 
 @pytest.mark.parametrize("had", [(True, False), (False, True), (True, True)])
@@ -57,7 +59,7 @@ def test_shared_statistics_are_taken(tmp_path: Path, had: Any, wanted: Any, size
     parts = [rows for name, rows in whole.items() if getattr(there.env, name)]
     values = FRESH | {"observation_statistics": np.concatenate(parts)}
     source = write_values(tmp_path, values, manifest_of(there, 5))
-    found, _ = checkpoint.start_from(source, FRESH, sizes, here.env)
+    found, _ = checkpoint.start_from(source, FRESH, sizes, here)
     expected = [
         rows * getattr(there.env, name) for name, rows in whole.items() if getattr(here.env, name)
     ]
@@ -66,7 +68,8 @@ def test_shared_statistics_are_taken(tmp_path: Path, had: Any, wanted: Any, size
 
 def test_other_actions_get_a_new_policy_head(tmp_path: Path) -> None:
     source = saved(tmp_path, policy_weights=(2, 6))
-    values, line = checkpoint.start_from(source, FRESH, SIZES, configure().env)
+    same = configure(normalize_observations=True)
+    values, line = checkpoint.start_from(source, FRESH, SIZES, same)
     assert line.endswith("with a new policy head, because the actions differ")
     assert not values["policy/weights"].any()
     assert not values["policy/biases"].any()
@@ -107,3 +110,6 @@ def test_a_run_is_resumed_although_its_source_is_gone(tmp_path: Path, capsys: Ou
     made.checkpoint(100, age_s=1.0)
     assert launch_cluster.main(["--resume", "--run-dir", str(made.run.path), "--dry-run"]) == 0
     assert "--start-from" in capsys.readouterr().out, "as the first start, for the workers"
+    resume = ["--resume", "--run-dir", str(made.run.path), "--start-from", "zoo/cartpole"]
+    assert launch_cluster.main(resume) == 2
+    assert "goes on from its own checkpoint: leave it out" in capsys.readouterr().err

@@ -20,7 +20,10 @@ from a3c.process.environment import REPOSITORY
 PRESETS = REPOSITORY / "presets"
 
 # Settings of earlier versions.
-_REMOVED = ("cluster.overlap", "cluster.start_cores", "env.episodic_points")
+_REMOVED = (
+    *("cluster.overlap", "cluster.start_cores", "cluster.start_slots"),
+    *("env.episodic_points", "learning.ratio_limit_from"),
+)
 # Values for settings that older runs lack.
 _AS_BEFORE = {"samples_per_step": 0, "predict_weights": False}
 

@@ -198,7 +198,8 @@ def validate(config: Config) -> Config:
         raise UserError(f"{what}; give another, or more --workers")
     for name in ("push_winner", "stop_worker_games"):
         if getattr(config.run, name) and config.run.stop_at_return is None:
-            raise UserError(f"{name} without a goal to reach: give --stop-at-return")
+            off = "--no-push-winner" if name == "push_winner" else "--stop-worker-games none"
+            raise UserError(f"{name} without a goal to reach: give --stop-at-return, or {off}")
     if len(set(config.env.actions)) != len(config.env.actions):
         raise UserError(f"actions {list(config.env.actions)}: name each action once")
     return config

@@ -214,9 +214,9 @@ def summarise(
     """Write `summary.json` and return its content."""
     path, manifest = newest if newest else (None, None)
     step, wall_s = (manifest.step, manifest.wall_s) if manifest else (0, 0.0)
-    before = process_records.read_json(dict, run.summary_before) or {}
-    is_whole = before.get("state") == "done" and type(before.get("env_steps")) is int
-    before = {"goal": None, **before} if is_whole else {}  # else the run had not ended by itself
+    earlier = process_records.read_json(dict, run.summary_before) or {}
+    is_whole = earlier.get("state") == "done" and type(earlier.get("env_steps")) is int
+    before = {"goal": None, **earlier} if is_whole else {}  # else the run had not ended by itself
     if before and state != "done" and manifest and step == before["env_steps"]:
         with contextlib.suppress(OSError):
             process_records.write_json(run.summary, before)  # nothing was learned since
@@ -240,9 +240,10 @@ def summarise(
         "best": {"path": str(kept.path), "step": kept.step, "mean": kept.mean} if kept else None,
         "video": str(videos[-1]) if videos and manifest else None,
     }
-    if before:
+    told = before or earlier.get("before")  # of a resume before the last one
+    if isinstance(told, dict):
         names = ("state", "solved", "env_steps", "evaluation", "checkpoint")
-        summary["before"] = {name: before.get(name) for name in names}
+        summary["before"] = {name: told.get(name) for name in names}
     try:
         process_records.write_json(run.summary, summary)
     except OSError as error:
@@ -258,6 +259,7 @@ _MORE = {
     "max_env_steps": " --max-env-steps +N",
     "max_wall_time": " --max-wall-time none",
     "patience": " --patience none",
+    "solved": " --stop-at-return none",
 }
 
 

@@ -53,7 +53,7 @@ def prepare(store: Store, config: Config, run: RunDir, agent: Agent) -> Manifest
         values = agent.parameters()
         if config.run.start_from is not None:
             start, sizes = Path(config.run.start_from), agent.statistics_sizes
-            values, taken = checkpoint.start_from(start, values, sizes, config.env)
+            values, taken = checkpoint.start_from(start, values, sizes, config)
             log.info("%s", taken)
         store.initialize(values)
     else:
@@ -72,7 +72,9 @@ def prepare(store: Store, config: Config, run: RunDir, agent: Agent) -> Manifest
             raise FatalError(f"{path} holds other variables than this network needs")
         store.initialize(values)
         log.info("restored the ps from %s, env step %d%s", path, step, note)
-    if before is not None and before > step:
+    # Training went on while games confirmed the weights that solved the run.
+    is_lost = manifest is None or manifest.reason != "solved"
+    if before is not None and before > step and is_lost:
         log.warning("%s", rows.loss(before, step))
         JsonlSink(run.metrics("losses")).write(step, {"from": before})
     return manifest
@@ -126,7 +128,7 @@ class Chief:
         now = time.monotonic()
         if now - self._drained >= DRAIN_INTERVAL_S:
             self._drained = now
-            self._collect()
+            self.collect()
         if now - self._saved >= self._config.run.checkpoint_interval_s:
             self.save("interval")
         run = self._config.run
@@ -315,11 +317,12 @@ class Chief:
         deadline = time.monotonic() + _LAST_PUSHES_S
         while self._at_work()[1:].any() and time.monotonic() < deadline and go_on():
             pass
-        self._collect()
+        self.collect()
         if reason != "solved":
             self.save(reason)
 
-    def _collect(self) -> None:
+    def collect(self) -> None:
+        """Count the games that workers have reported."""
         for worker, score, length, env_step in self._store.drain().tolist():
             self._tracker.add(int(worker), score)
             # Checked after each game: between two drains a mean may reach the goal and fall again.

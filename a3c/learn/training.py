@@ -312,6 +312,7 @@ class Worker:
                 self._chief.end_run(reason, lambda: self._beat() and not self._stop.wait(PAUSE_S))
             else:
                 self._chief.cancel_evaluation()
+                self._chief.collect()
                 self._chief.save_for_leaving()
         self._store.detach()
         self._callbacks.close()

@@ -18,7 +18,8 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from a3c.cluster.topology import CHIEF
-from a3c.config.command_line import plain
+from a3c.config.command_line import from_dict, plain
+from a3c.config.options import flat
 from a3c.errors import UserError
 from a3c.run import checkpoint, rundir
 from a3c.run.metrics import interval
@@ -203,12 +204,9 @@ def group(histories: Sequence[History]) -> list[Group]:
 
 
 def _compared(history: History) -> dict[str, Any]:
-    return {
-        name: value
-        for values in (history.config or {}).values()
-        for name, value in values.items()
-        if name not in _NOT_COMPARED
-    }
+    """The settings of a run, those too that its commit lacked, as runs of today have them."""
+    settings = flat(from_dict(history.config or {}, str(history.path)))
+    return {name: value for name, value in settings.items() if name not in _NOT_COMPARED}
 
 
 def _shown(value: Any) -> str:

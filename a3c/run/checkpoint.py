@@ -22,7 +22,7 @@ from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from a3c.config import EnvConfig, RunConfig
+from a3c.config import Config, RunConfig, identity
 from a3c.errors import UserError
 from a3c.process.process_records import from_json, sync_directory, write_json
 
@@ -227,11 +227,13 @@ def is_score(evaluation: Any) -> bool:
 
 def refuse_other_identity(manifest: Manifest, wanted: dict[str, Any], source: Path) -> None:
     """Raise UserError, naming both values, if a checkpoint is of another game or network."""
+    usual = identity(Config())
     for section, values in wanted.items():
         there = manifest.identity.get(section)
         for key, value in values.items() if isinstance(values, dict) else [(section, values)]:
-            # An earlier version may have lacked the setting.
-            old = there.get(key, value) if isinstance(there, dict) else there
+            # An earlier version may have lacked the setting; then it worked like today's default.
+            default = usual[section].get(key) if isinstance(values, dict) else None
+            old = there.get(key, default) if isinstance(there, dict) else there
             if old != value:
                 what = f"{source} was trained with {key} {old!r}, not {value!r}"
                 remedy = "resume with the same, or start a new run in another --run-dir"
@@ -289,9 +291,9 @@ def misfit(values: Mapping[str, np.ndarray], shapes: Mapping[str, tuple[int, ...
 
 
 def start_from(
-    source: Path, fresh: Mapping[str, np.ndarray], sizes: Mapping[str, int], env: EnvConfig
+    source: Path, fresh: Mapping[str, np.ndarray], sizes: Mapping[str, int], config: Config
 ) -> tuple[dict[str, np.ndarray], str]:
-    """The weights of `--start-from`, and a line that says what was taken from `source`.
+    """The weights of `--start-from`, and a line that says what was taken from `source`, and how.
 
     The head of the policy stays as in `fresh` if the actions differ. The optimizer's statistics
     and the env steps begin afresh. Raises UserError if anything else has another shape. `sizes` are
@@ -301,7 +303,7 @@ def start_from(
     import numpy as np
 
     try:
-        values, its_env = load_variables(source), read_manifest(source).config.get("env")
+        values, its = load_variables(source), read_manifest(source).config
     except DamagedCheckpointError as error:
         raise UserError(f"--start-from {source} can't be read ({error}): give another") from None
     shapes = {name: value.shape for name, value in fresh.items()}
@@ -312,15 +314,27 @@ def start_from(
         what = f"--start-from {source} is of another network: {wrong}"
         raise UserError(f"{what}; give the network and observations that it was trained with")
     found = dict(fresh) | {name: values[name] for name in taken}
-    kept = [name for name in sizes if isinstance(its_env, dict) and its_env.get(name)]
+    its_settings = {
+        k: v for part in its.values() if isinstance(part, dict) for k, v in part.items()
+    }
+    kept = [name for name in sizes if its_settings.get(name)]
     known: dict[str, np.ndarray] = {}
     if not misfit(values, {STATISTICS: (sum(sizes[name] for name in kept),)}):
         ends = np.cumsum([sizes[name] for name in kept])
         known = dict(zip(kept, np.split(values[STATISTICS], ends), strict=False))
-    if parts := [known.get(name, np.zeros(sizes[name])) for name in sizes if getattr(env, name)]:
+    if parts := [
+        known.get(name, np.zeros(sizes[name])) for name in sizes if getattr(config.env, name)
+    ]:
         found[STATISTICS] = np.concatenate(parts)
     new = "" if is_same_head else ", with a new policy head, because the actions differ"
-    return found, f"starting from the weights of {source}{new}"
+    here = vars(config.env) | vars(config.network)
+    other = [
+        f"{name} {its_settings[name]}, here {here[name]}"
+        for name in ("normalize_observations", "activation", "action_bounds")
+        if its_settings.get(name, here[name]) != here[name]
+    ]
+    differs = f"; they were trained with {'; '.join(other)}" if other else ""
+    return found, f"starting from the weights of {source}{new}{differs}"
 
 
 def by_step(root: Path) -> dict[int, Path]:
