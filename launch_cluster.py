@@ -72,6 +72,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def main(argv: Sequence[str] | None = None) -> int:
     arguments = list(sys.argv[1:] if argv is None else argv)
     console.prepare()
+    signal.signal(signal.SIGCHLD, signal.SIG_DFL)  # a daemon's child may inherit that it is ignored
     logging.basicConfig(level=logging.INFO, format="%(message)s", stream=sys.stderr)
     try:
         if arguments[:1] == ["complete"]:

@@ -5,6 +5,7 @@ import json
 import os
 import re
 import sys
+import threading
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -100,6 +101,20 @@ def test_a_kill_at_any_moment_leaves_a_checkpoint_that_verifies(tmp_path: Path) 
     assert set(steps) == {"20"}
     assert list(reasons) == sorted(reasons)  # first, ..., first, second, ..., second
     assert set(reasons) == {"first", "second"}
+
+
+def test_two_threads_may_save_the_same_step(tmp_path: Path) -> None:
+    """As the deadline's thread does while the main thread is slow."""
+
+    def slow(prefix: Path) -> None:
+        other = threading.Thread(target=write, args=(tmp_path, 7))
+        other.start()
+        other.join()
+        save(prefix)
+
+    path = checkpoint.write(tmp_path, manifest(7), slow)
+    checkpoint.verify(path)
+    assert [each.name for each in tmp_path.iterdir()] == ["7"]
 
 
 def test_files_and_folders_are_synced_around_the_rename(tmp_path: Path, monkeypatch: Patch) -> None:

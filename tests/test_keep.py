@@ -128,6 +128,8 @@ def test_keep_exits_with_the_worst_exit_code_of_its_processes(tmp_path: Path) ->
     bad = a_process(run, "worker-2", sys.executable, "-c", "raise SystemExit(70)")
     good = a_process(run, "worker-1", sys.executable, "-c", "pass")
     assert supervise(run, [good, bad]) == Outcome(70, failed="worker-2")
+    chief = dataclasses.replace(bad, name="worker-0", task=0)
+    assert supervise(run, [chief, a_process(run, "worker-3", *SLEEP)]) == Outcome(70, "worker-0")
 
 
 def test_health_fails_without_processes(tmp_path: Path, capsys: Out) -> None:

@@ -74,10 +74,11 @@ def test_the_second_signal_ends_a_process_stuck_in_c(start: Python, second: sign
     assert time.monotonic() - began < 8  # less than the deadline: the second signal did it
 
 
-def test_two_sigterms_at_once_count_as_one(start: Python) -> None:
-    """As when a machine goes down: its keeper gets it as well, and passes it on."""
+@pytest.mark.parametrize("second", [signal.SIGTERM, signal.SIGHUP])
+def test_sigterm_and_another_at_once_count_as_one(start: Python, second: signal.Signals) -> None:
+    """As when a machine goes down: its keeper passes SIGTERM on; a session adds SIGHUP."""
     process = start(ORDERLY.replace("print(", "time.sleep(0.5); print("))
-    signal_until_gone(process, [signal.SIGTERM, signal.SIGTERM])
+    signal_until_gone(process, [signal.SIGTERM, second])
     assert end_of(process)[:2] == (0, "left 15 True\n")
 
 
@@ -92,7 +93,7 @@ try:
 except BlockingIOError:
     pass
 os.set_blocking(2, True)
-signals.LEAVE_WITHIN_S, signals.SAME_WITHIN_S = 60, 0.0
+stop.leave_within_s, signals.SAME_WITHIN_S = 60, 0.0
 threading.Thread(target=logging.info, args=("holds the lock of the log for ever",)).start()
 ready()
 stop.wait(60)
@@ -120,7 +121,7 @@ def test_leaving_now_flushes_the_output(start: Python) -> None:
 
 def test_work_that_must_be_done_is_done_at_the_deadline(start: Python) -> None:
     """The main thread is stuck; another one saves, for as long as that takes."""
-    code = START + "signals.LEAVE_WITHIN_S = 0.2\n"
+    code = START + "stop.leave_within_s = 0.2\n"
     code += "def save():\n    time.sleep(0.5)\n    os.write(1, b'saved\\n')\n"
     process = start(code + "stop.at_the_deadline = save\n" + STUCK)
     process.terminate()

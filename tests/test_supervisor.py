@@ -255,7 +255,7 @@ def test_a_deleted_directory_is_told_once(run: RunDir, monkeypatch: Patch, caplo
     run.config.unlink()
     supervisor.poll()
     supervisor.poll()
-    assert caplog.text.count("config.json is gone: nothing can be saved; end this run") == 1
+    assert caplog.text.count("config.json is gone: the run can't be resumed; end it") == 1
 
 
 def test_a_keeper_without_a_process_is_tried_again(run: RunDir, monkeypatch: Patch) -> None:

@@ -8,7 +8,8 @@ event                            what the keeper does
 the process ends                 see the table in `a3c.keeper.restarts`
 no first heartbeat, or silence   TERM to the group, KILL after two seconds, restart
 too much memory                  TERM to the group, KILL after the grace time, restart
-SIGTERM, SIGINT                  TERM to the group, KILL after the grace time; exit. A second: KILL
+SIGTERM, SIGINT                  TERM to the group, KILL after the grace time; exit. If a SIGINT is
+                                 not the first of these: KILL
 SIGQUIT                          KILL to the group at once; exit
 SIGHUP (terminal, pane closed)   like a first SIGTERM, never like a second; ignored under nohup
 its parent ends                  like SIGHUP, if `parent` was given
@@ -155,7 +156,8 @@ class Keeper:
             self._stop("hangup")
         elif signum in (SIGTERM, SIGINT):
             self._times_asked += 1
-            self._stop("stop", now=self._times_asked > 1)
+            # Not at a second SIGTERM: a machine that goes down and our launcher send one each.
+            self._stop("stop", now=signum == SIGINT and self._times_asked > 1)
 
     def _stop(self, reason: str, now: bool = False) -> None:
         if not self._stopping and self._child is not None:
@@ -207,6 +209,9 @@ class Keeper:
         self._change(pid=None, create_time=None, birth=None, last_exit=last_exit)
         how = f"{self._spec.name} {last_exit}"
         kind = classify_exit(code, reason)
+        is_needed = self._spec.role == "ps" or (self._spec.role, self._spec.task) == ("worker", 0)
+        if code == 128 + SIGTERM and is_needed:  # sent to it alone, as by earlyoom
+            kind = "retry"
         if self._stopping:
             self._leave("stopped", self._last_status, how)
         elif reason == "restart":

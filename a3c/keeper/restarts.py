@@ -8,6 +8,8 @@ how it ended                                        what follows
 1 (an uncaught exception), too much memory, the     restart; failed at the `max_crashes`-th crash in
 signals of a crash (SEGV, ABRT, BUS, FPE, ILL,        a row without `healthy_s` of uptime in between
 SYS)
+143 of a ps or the chief, after a SIGTERM to it     as 75; a worker stays out, because its machine
+alone                                                 may be taken away
 2, 70, every other code                             failed
 
 The delay before a restart begins at `first_delay_s` and doubles up to `longest_delay_s`. It resets

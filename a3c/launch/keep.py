@@ -194,6 +194,9 @@ class PartSupervisor(Supervisor):
             is_over = chief and chief.state == "done" and chief.updated_at > self._since
             if is_over and late_at == math.inf:  # the end of this session, not of an earlier one
                 late_at = time.monotonic() + self._late_s
+            needed = (name for name in self._kept if name in (CHIEF, *self._servers))
+            if any(self.exit_code(name) for name in needed):
+                break  # it was given up, and the others would train on without it for ever
             self._pause()
         return Outcome(EXIT_OK)
 

@@ -19,7 +19,7 @@ from typing import Self
 from a3c.cluster import plan as planning
 from a3c.cluster.plan import Plan
 from a3c.cluster.topology import CHIEF
-from a3c.errors import EXIT_FATAL, EXIT_OK
+from a3c.errors import EXIT_FATAL, EXIT_OK, UserError
 from a3c.keeper.restarts import Limits, RestartPolicy
 from a3c.keeper.spec import Process
 from a3c.process import process_records
@@ -78,8 +78,8 @@ class Interruption:
 
     def _on_signal(self, number: int, _frame: object) -> None:
         now, before = time.monotonic(), self._came_at
-        if number == self.signal != signal.SIGINT and now - before < SAME_WITHIN_S:
-            return  # `timeout` and a terminal that closes may send the same signal twice
+        if signal.SIGINT not in (number, self.signal) and now - before < SAME_WITHIN_S:
+            return  # `timeout` may send one twice, and a session that ends SIGTERM and SIGHUP
         self.count += 1
         self.signal, self._came_at = number, now
         if self.script is not None:
@@ -133,7 +133,8 @@ class ChildKeepers:
         if code < 0:
             return 128 - code, True
         record = process_records.read_record(self._run.record(name))
-        return EXIT_OK if record and record.state == "stopped" else code, False
+        is_its = record and record.keeper.pid == self._children[name].pid
+        return EXIT_OK if record and is_its and record.state == "stopped" else code, False
 
     def end(self, name: str, *, now: bool) -> bool:
         """Ask a keeper to end; False if it can't be asked yet."""
@@ -167,7 +168,10 @@ class RecordedKeepers:
     def start_again(self, process: Process, restarts: int) -> None:
         record = process_records.read_record(self._run.record(process.name))
         self._replaced[process.name] = (record.keeper if record else None, time.monotonic())
-        self._restart(process, restarts)
+        try:
+            self._restart(process, restarts)
+        except (UserError, OSError) as error:  # such as no room for a pane; it counts as killed
+            log.error("the keeper of %s can't start (%s)", process.name, error)
 
     def end(self, name: str, *, now: bool) -> bool:
         """Ask a keeper to end; False if it has written no record yet."""
@@ -315,13 +319,14 @@ class Supervisor:
                 kept.due_at, kept.started_at = None, now
                 record = process_records.read_record(self._run.record(name))
                 self._keepers.start_again(kept.process, record.restarts + 1 if record else 1)
-        for path in sorted(self._run.wanted.glob("worker-*")):
-            path.unlink(missing_ok=True)
-            for process in Plan.load(self._run).of_role("worker"):
-                if process.name == path.name:
-                    log.info("%s is added, at %s", process.name, process.address)
-                    self._kept[process.name] = _Kept(process)
-                    self._keepers.start_again(process, restarts=0)
+        with contextlib.suppress(OSError):  # a disk that can't be read ends no run
+            for path in sorted(self._run.wanted.glob("worker-*")):
+                path.unlink(missing_ok=True)
+                for process in Plan.load(self._run).of_role("worker"):
+                    if process.name == path.name:
+                        log.info("%s is added, at %s", process.name, process.address)
+                        self._kept[process.name] = _Kept(process)
+                        self._keepers.start_again(process, restarts=0)
 
     def _warn_of_loss(self) -> None:
         with contextlib.suppress(OSError):

@@ -129,11 +129,11 @@ class Chief:
         if now - self._drained >= DRAIN_INTERVAL_S:
             self._drained = now
             self.collect()
-        if now - self._saved >= self._config.run.checkpoint_interval_s:
-            self.save("interval")
         run = self._config.run
-        if self._is_solved():
+        if self._is_solved():  # before a save: the checkpoint that solved the run must be the last
             return "solved"
+        if now - self._saved >= run.checkpoint_interval_s:
+            self.save("interval")
         if reply.global_step >= run.max_env_steps:
             return "max_env_steps"
         if run.max_wall_time_s is not None and self.wall_s >= run.max_wall_time_s:

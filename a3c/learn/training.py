@@ -41,6 +41,7 @@ WAIT_INTERVAL_S = 0.25
 PAUSE_S = 0.05
 REPORT_INTERVAL_S = 0.2  # env steps to solve count until the chief knows the games
 SAVE_FOR_OTHERS_S = HEALTHY_S + 1.0  # so the keeper counts its crashes from 0 again
+CHIEF_LEAVES_WITHIN_S = 5.0  # a ps that is asked to end with it waits for 8 s
 IDLE_S = 10.0  # without a push of others, after which the chief leaves too
 
 _REMEDIES = {  # of what isn't finite; each may follow from those before it
@@ -159,6 +160,7 @@ class Worker:
         """Play and learn until the run is over or a signal comes; then save and detach."""
         if self._chief:
             self._stop.at_the_deadline = self._chief.save_for_leaving
+            self._stop.leave_within_s = CHIEF_LEAVES_WITHIN_S
         try:
             player = self._make_player()
             self._stopwatch.lap("start")

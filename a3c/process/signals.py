@@ -14,11 +14,14 @@ log = logging.getLogger(__name__)
 
 LEAVE_WITHIN_S = 9.0
 FLUSH_WITHIN_S = 0.5
+_ENDING = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
 SAME_WITHIN_S = 1.0  # two SIGTERMs count as one: of a machine that shuts down, and of our keeper
 
 
 class StopRequest(threading.Event):
-    """Becomes set at the first SIGTERM or SIGINT, even while the main thread is inside TensorFlow.
+    """Becomes set at the first signal that ends a process, even while TensorFlow computes.
+
+    SIGTERM and SIGHUP count as one within a second: a session that ends sends both.
 
     A Python signal handler has to wait for the main thread; a thread that reads the wake-up pipe
     does not. It ends the process at the second signal, or at the deadline after `at_the_deadline`.
@@ -27,13 +30,14 @@ class StopRequest(threading.Event):
     def __init__(self) -> None:
         super().__init__()
         self.signal: int | None = None
+        self.leave_within_s = LEAVE_WITHIN_S
         self.at_the_deadline: Callable[[], None] = lambda: None  # work that must be done even then
 
     def install(self) -> None:
         reader, writer = socket.socketpair()
         writer.setblocking(False)
         signal.set_wakeup_fd(writer.fileno(), warn_on_full_buffer=False)
-        for number in (signal.SIGTERM, signal.SIGINT):
+        for number in not_ignored(*_ENDING):
             signal.signal(number, lambda *_: None)
         threading.Thread(target=self._listen, args=(reader, writer), daemon=True).start()
 
@@ -41,15 +45,15 @@ class StopRequest(threading.Event):
         came_at = 0.0
         while True:
             for number in reader.recv(64):
-                if number not in (signal.SIGTERM, signal.SIGINT):
+                if number not in _ENDING:
                     continue
                 if self.signal is not None:
-                    is_same = number == self.signal == signal.SIGTERM
+                    is_same = signal.SIGINT not in (number, self.signal)
                     if not is_same or time.monotonic() - came_at > SAME_WITHIN_S:
                         leave_now(128 + number)
                     continue
                 self.signal, came_at = number, time.monotonic()
-                _daemon(threading.Timer(LEAVE_WITHIN_S, self._leave, [128 + number]))
+                _daemon(threading.Timer(self.leave_within_s, self._leave, [128 + number]))
                 # In a thread: if the log's reader is stopped, this may block for ever.
                 name = signal.Signals(number).name
                 said = _daemon(threading.Thread(target=log.info, args=("%s: leaving", name)))
@@ -70,7 +74,7 @@ def not_ignored(*numbers: signal.Signals) -> list[signal.Signals]:
 
 
 def leave_on_signals() -> None:
-    """Make Ctrl-C and SIGTERM raise SystemExit, so that clean-up code runs.
+    """Make Ctrl-C, SIGTERM and SIGHUP raise SystemExit, so that clean-up code runs.
 
     An exception that is raised in a destructor or a callback is lost, so there is a deadline, too.
     """
@@ -79,7 +83,7 @@ def leave_on_signals() -> None:
         _daemon(threading.Timer(LEAVE_WITHIN_S, leave_now, [128 + came]))
         sys.exit(128 + came)
 
-    for number in (signal.SIGINT, signal.SIGTERM):
+    for number in not_ignored(*_ENDING):
         signal.signal(number, leave)
 
 

@@ -17,6 +17,7 @@ import logging
 import math
 import os
 import shutil
+import threading
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
@@ -100,7 +101,8 @@ def write(
     """Write `root/<step>/` or `root/<name>/`; `save(prefix)` writes the variables there."""
     root.mkdir(parents=True, exist_ok=True)
     final = root / (name or str(manifest.step))
-    temporary = root / f"{_TEMPORARY}{final.name}-{os.getpid()}"
+    writer = f"{os.getpid()}-{threading.get_ident()}"  # at its deadline another thread saves too
+    temporary = root / f"{_TEMPORARY}{final.name}-{writer}"
     _remove(temporary)
     try:
         temporary.mkdir(mode=0o700)

@@ -35,6 +35,7 @@ LEAKED = r"worker-0 takes \d+ MB of memory, more than 50, and is ended"
     [
         (f"{COUNT}; [ $n -ge 3 ] || exit 75", {}, 0, 2, r"again in 0.01 s(.|\n)*again in 0.02 s"),
         ("echo why >&2; exit 2", {}, 2, 0, "left with 2"),
+        (f"{TWICE}; exit 143", {}, 0, 1, "left with 143; starts again"),
         ("exit 75", {"limits": FEW}, 75, 1, "left with 75"),
         # It hangs, it is stopped, and it is stopped and ignores TERM.
         (f"{TWICE}; {BEAT}; {DEAF}", {}, 0, 1, r"no heartbeat for 0.3 s(.|\n)*did not end"),
@@ -156,6 +157,14 @@ def test_a_process_that_ignores_term_is_killed_after_the_grace_time_or_a_second_
     assert kept.process.returncode == 128 + signal.SIGKILL
 
 
+@pytest.mark.parametrize(("role", "task", "restarts"), [("ps", 1, 1), ("worker", 1, 0)])
+def test_after_a_sigterm_of_its_own_only_a_worker_stays_out(
+    start: Start, role: str, task: int, restarts: int
+) -> None:
+    record = start("exit 143", role=role, task=task, limits=FEW).ended()
+    assert (record.state, record.restarts) == ("failed", restarts)
+
+
 def test_two_hangups_still_let_the_process_end_in_order(start: Start) -> None:
     script = (
         "trap 'echo asked; until [ -e go ]; do sleep 0.01; done; exit 0' TERM;"
@@ -165,7 +174,7 @@ def test_two_hangups_still_let_the_process_end_in_order(start: Start) -> None:
     kept.wait_log("ready")
     kept.process.send_signal(signal.SIGHUP)
     kept.wait_log("\nasked")
-    for signum in (signal.SIGHUP, signal.SIGTERM, signal.SIGHUP):
+    for signum in (signal.SIGHUP, signal.SIGTERM, signal.SIGHUP, signal.SIGTERM):
         kept.process.send_signal(signum)
     kept.file("go").touch()
     record = kept.ended()
