@@ -134,9 +134,10 @@ def test_files_and_folders_are_synced_around_the_rename(tmp_path: Path, monkeypa
     monkeypatch.setattr(os, "rename", note_rename)
     root, me = tmp_path / "checkpoints", os.getpid()
     write(root, 10)
+    folder = f".writing-10-{me}-{threading.get_ident()}"
     assert done == [
         *sorted(FILES),
-        *(f".manifest.json.{me}", f".writing-10-{me}", f".writing-10-{me} becomes 10", root.name),
+        *(f".manifest.json.{me}", folder, f"{folder} becomes 10", root.name),
     ]
 
 

@@ -203,8 +203,8 @@ def test_refused_environments_are_closed_and_faults_of_vector_ones_are_their_own
     assert Echo.closed == closed + 1
     gymnasium.register("Liar-v0", Echo, vector_entry_point=misdeclared)  # type: ignore[arg-type]
     refusal("Liar-v0", r"ValueError: observations have shape \(1, 3\), not \(1, 2\); fix it")
-    gymnasium.register("Faulty-v0", vector_entry_point=faulty)  # type: ignore[arg-type]
-    refusal("Faulty-v0", "TypeError: my own bug with 1")
+    gymnasium.register("Buggy-v0", vector_entry_point=faulty)  # type: ignore[arg-type]
+    refusal("Buggy-v0", "TypeError: my own bug with 1")
 
 
 def test_settings_that_do_not_fit_are_refused() -> None:
