@@ -163,22 +163,21 @@ def play(source: Source, arguments: argparse.Namespace) -> int:
         if arguments.watch:
             return watch(source, setup, arguments, stdout)
         # First, so that an environment that can't be rendered is refused before twenty games.
-        rendered = filmed = None
+        film = None
         if arguments.record:
             from a3c.play.show import find_ffmpeg, record
 
             find_ffmpeg()
             rendered = stack.enter_context(closing(setup.rendered_env()))
-            filmed = setup.agent(rendered, source.path)  # a live run prunes its checkpoints
+            film = rendered, setup.agent(rendered, source.path)  # a live run prunes checkpoints
         with console.ProgressLine() as progress:
             games = setup.play(source.path, arguments.episodes, progress)
         report(source, setup, games, arguments.json, stdout)
-        if rendered is not None and filmed is not None:
+        if film is not None:
             with console.ProgressLine() as progress:
                 path = record(
                     setup,
-                    rendered,
-                    filmed,
+                    *film,
                     arguments.record,
                     step=source.manifest.step,
                     file_format=arguments.format,

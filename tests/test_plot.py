@@ -206,6 +206,7 @@ def test_runs_that_differ_in_their_seed_only_are_one_group() -> None:
     assert grouped(a, b, c) == [("gamma 0.9", "run-0 run-1"), ("gamma 0.8", "run-2")]
     alone = [("run-0", "run-0 run-1"), ("run-2", "run-2"), ("run-3", "run-3")]
     assert grouped(a, b, None, None) == alone
+    assert grouped(a, b, {"later": {"x": 1}}, None) == alone, "of a later commit"
     other = settings.to_dict(config(env_id="Acrobot-v1", seed=2, gamma=0.9))
     tasks = [("env id ALE/Pong-v5", "run-0 run-1"), ("env id Acrobot-v1", "run-2")]
     assert grouped(a, b, other) == tasks, "scores of two tasks are not averaged"

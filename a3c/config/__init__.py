@@ -360,9 +360,7 @@ class ClusterConfig:
     )
     ps: int = everyday(1, "parameter servers", (1, 1000))
     base_port: int | None = everyday(
-        None,
-        "first port (2222, or free ones without isolation)",
-        (1, 65535),
+        None, "first port (2222, or free ones without isolation)", (1, 65535)
     )
     isolation: Literal["auto", "on", "off"] = everyday(
         "auto",

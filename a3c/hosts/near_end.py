@@ -82,10 +82,8 @@ class RemoteProcess:
                 asked_at = self._asked_at
                 if asked_at is not None and time.monotonic() - asked_at > LAST_RETRIES_S:
                     host, name = self._host.name, self._process.name
-                    path = shlex.quote(str(self._run.path))
-                    stop = f"`{console.command('launch_cluster.py')} stop {path}`"
                     what = f"{host} can't be reached: {name} may be at work there still"
-                    print_line(f"{what}; {stop} ends it once {host} is back")
+                    print_line(f"{what}; {_stop_command(self._run)} ends it once {host} is back")
                     self._status = 128 + signal.SIGTERM
         return self._status
 
@@ -241,10 +239,13 @@ def end_remote(run: RunDir, *, now: bool) -> list[str]:
                 if seen.host == host.name and path.stem not in answer["left"]:
                     path.unlink(missing_ok=True)
     if troubles:
-        stop = f"`{console.command('launch_cluster.py')} stop {shlex.quote(str(run.path))}`"
         what = f"{'; '.join(troubles)}: processes of {run.name} may be at work there still"
-        raise UserError(f"{what}; give {stop} again later")
+        raise UserError(f"{what}; give {_stop_command(run)} again later")
     return ended
+
+
+def _stop_command(run: RunDir) -> str:
+    return f"`{console.command('launch_cluster.py')} stop {shlex.quote(str(run.path))}`"
 
 
 def main() -> int:

@@ -158,9 +158,14 @@ def _end_launcher(run: RunDir) -> None:
 
 def _refuse_remote(verb: str, records: Sequence[ProcessRecord]) -> None:
     """Refuse to act on processes whose keepers are on another host, which can't be signalled."""
-    for record in records:
-        if record.state not in ENDED_STATES and record.host != process_records.this_host():
-            raise UserError(f"{record.name} runs on {record.host}: give `{verb}` there")
+    for record in _elsewhere(records):
+        raise UserError(f"{record.name} runs on {record.host}: give `{verb}` there")
+
+
+def _elsewhere(records: Sequence[ProcessRecord]) -> list[ProcessRecord]:
+    """The processes whose keepers are at work on another host."""
+    here = process_records.this_host()
+    return [r for r in records if r.state not in ENDED_STATES and r.host != here]
 
 
 def restart(arguments: argparse.Namespace) -> None:
@@ -200,10 +205,9 @@ def add(arguments: argparse.Namespace) -> None:
 
 def _add(run: RunDir, wanted: int) -> None:
     records = process_records.read_records(run.path)
-    for record in records:
-        if record.state not in ENDED_STATES and record.host != process_records.this_host():
-            where = f"{record.name} runs on {record.host}, started by `keep`"
-            raise UserError(f"add: {where}: start the next worker so too, where it is to run")
+    for record in _elsewhere(records):
+        where = f"{record.name} runs on {record.host}, started by `keep`"
+        raise UserError(f"add: {where}: start the next worker so too, where it is to run")
     plan = Plan.load(run)
     workers = sorted((*plan.of_role("worker"), *plan.reserved), key=lambda process: process.task)
     left = [record.name for record in records if record.state in ENDED_STATES]

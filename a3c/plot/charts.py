@@ -172,7 +172,8 @@ def _worker_panels(
     figure = _page(heading, histories)
     columns = min(len(titles), 3)
     panels = figure.subplots(-(-len(titles) // columns), columns, sharex=True, squeeze=False)
-    for axes, (metric, title) in zip(panels.flat, titles.items(), strict=False):
+    shown = zip(panels.flat, titles.items(), strict=False)
+    for place, (axes, (metric, title)) in enumerate(shown):
         for index, (label, members) in enumerate(groups):
             found = [points for run in members for points in run.curves(metric, scale)]
             over = curves.across_workers([curves.smooth(x, window) for x in found], NUM_POINTS)
@@ -185,7 +186,7 @@ def _worker_panels(
         _fit_axis(axes, metric, histories)
         axes.set_xlim(left=0)
         unit = METRICS[metric].unit if metric in METRICS else ""
-        is_lowest = list(panels.flat).index(axes) + columns >= len(titles)
+        is_lowest = place + columns >= len(titles)
         pictures.style_axes(axes, scale.label if is_lowest else "", unit, title)
         axes.tick_params(labelbottom=is_lowest)
     for axes in panels.flat[len(titles) :]:

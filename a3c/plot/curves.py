@@ -184,18 +184,20 @@ def group(histories: Sequence[History]) -> list[Group]:
     Labels are the settings in which the groups differ; names where these are unknown or too long.
     """
     groups: dict[str, list[History]] = {}
+    known: dict[str, dict[str, Any]] = {}  # the settings of a group
     for history in histories:
-        is_known = history.config is not None
-        key = json.dumps(_compared(history), sort_keys=True) if is_known else str(history.path)
+        settings = _compared(history)
+        key = json.dumps(settings, sort_keys=True) if settings else str(history.path)
         groups.setdefault(key, []).append(history)
-    firsts = [members[0] for members in groups.values()]
-    labels = names = [history.name for history in firsts]
-    if len(firsts) > 1 and all(history.config is not None for history in firsts):
-        compared = list(map(_compared, firsts))
-        keys = sorted({key for settings in compared for key in settings})
-        differing = [key for key in keys if len({_shown(s.get(key)) for s in compared}) > 1]
+        known |= {key: settings} if settings else {}
+    labels = names = [members[0].name for members in groups.values()]
+    if len(known) == len(groups) > 1:
+        compared = known.values()
+        differing = [
+            k for k in sorted(next(iter(compared))) if len({_shown(s[k]) for s in compared}) > 1
+        ]
         labels = [
-            ", ".join(f"{key.replace('_', ' ')} {_shown(settings.get(key))}" for key in differing)
+            ", ".join(f"{key.replace('_', ' ')} {_shown(settings[key])}" for key in differing)
             for settings in compared
         ]
     if len(set(labels)) < len(labels) or max(map(len, labels)) > _MAX_LABEL:
@@ -204,8 +206,13 @@ def group(histories: Sequence[History]) -> list[Group]:
 
 
 def _compared(history: History) -> dict[str, Any]:
-    """The settings of a run, those too that its commit lacked, as runs of today have them."""
-    settings = flat(from_dict(history.config or {}, str(history.path)))
+    """The settings of a run, with those that its commit lacked; none if they aren't understood."""
+    if history.config is None:
+        return {}
+    try:
+        settings = flat(from_dict(history.config, str(history.path)))
+    except UserError:  # such as of a later commit
+        return {}
     return {name: value for name, value in settings.items() if name not in _NOT_COMPARED}
 
 

@@ -51,8 +51,8 @@ def draw(name: str, setup: EvaluationSetup, envs: Envs, agent: Agent, step: int)
         layers = first_layers(agent.parameters())
         if not layers:
             raise NothingToDrawError("no filters: the network has no dense layer or convolution")
-        inputs = [f"input {index}" for index in range(observations.prepared_shape(space)[-1])]
-        inputs = channel_names(image) if image else inputs
+        numbers = range(observations.prepared_shape(space)[-1])
+        inputs = channel_names(image) if image else [f"input {index}" for index in numbers]
         subtitle = f"{when} · red above 0, blue below · largest first"
         return filters_figure(layers, f"First layer: {game}", subtitle, inputs)
     if not image:
