@@ -344,12 +344,14 @@ def test_an_image_beside_a_number_is_learned_with_masks(tmp_path: Path) -> None:
         workers=1,
         hidden_sizes=[64, 64],
         gamma=0.9,
-        learning_rate=5e-3,
+        learning_rate=2e-3,
         rollout_length=16,
+        epochs=3,
+        ratio_limit=0.2,
         max_env_steps=50_000,
-        stop_at_return=0.9,  # after half of these
+        stop_at_return=0.8,
         evaluation_episodes=0,
     )
     worker(config, tmp_path).run()
     means = [row.get("cluster/mean_return_100", 0.0) for row in rows(tmp_path)]
-    assert max(means) > 0.8  # 0 at random; it may fall before the run has ended
+    assert max(means) > 0.5  # 0 at random, and without the image or the vector
