@@ -166,7 +166,7 @@ def test_processes_on_a_host_that_was_cut_off_are_ended_later(far: Far, monkeypa
         near_end.end_remote(far.run, now=False)
     assert far.record()
     stuck = mock.Mock(closed=False, **{"close.return_value": (0, "")})
-    stuck.answer.return_value = {"ended": [], "left": ["worker-1"]}
+    stuck.receive.return_value = {"ended": [], "left": ["worker-1"]}
     with monkeypatch.context() as patch:
         patch.setattr(near_end, "Connection", lambda _: stuck)
         with pytest.raises(UserError, match="worker-1 on beta did not end"):

@@ -22,6 +22,7 @@ from a3c.run.rundir import REPOSITORY, RunDir, refusing
 LOOPBACK = "127.0.0.1"
 # Every process gets every address in one argument, and Linux limits an argument to 128 KiB.
 MAX_PROCESSES = 5000
+_LAUNCHER = Host(HERE, LOOPBACK, 0, sys.executable, str(REPOSITORY))
 CHIEF_GRACE_S = 60.0  # the chief saves a checkpoint
 FAR_GRACE_S = 75.0  # a remote keeper ends its process in order and reports it
 
@@ -122,7 +123,7 @@ def make(
     """The plan of a run whose processes have the addresses of `here`."""
     hosts = placement.hosts if placement else {}
     tasks = [Task(job, i) for job in topology.JOBS for i in range(len(here.addresses(job)))]
-    made = [_process(task, here, config, run, hosts.get(task.name), isolated) for task in tasks]
+    made = [_process(t, here, config, run, hosts.get(t.name, _LAUNCHER), isolated) for t in tasks]
     at_once = len(here.ps) + config.cluster.workers
     processes, reserved = made[:at_once], made[at_once:]
     python, environment = sys.executable, process_environment(chosen_variables(), 1)
@@ -145,21 +146,19 @@ def make(
 
 
 def _process(
-    task: Task, here: Cluster, config: Config, run: RunDir, host: Host | None, isolated: bool
+    task: Task, here: Cluster, config: Config, run: RunDir, host: Host, isolated: bool
 ) -> Process:
     settings, is_ps = config.cluster, task.job == "ps"
     # A worker is silent while it waits for a ps.
     worker_timeout_s = settings.heartbeat_timeout_s or 2 * settings.ps_timeout_s
-    python, code, run_dir = sys.executable, str(REPOSITORY), str(run.path)
-    if host is not None and not host.is_here:
-        python, code, run_dir = host.python, host.directory, directory_of(host, run.label)
+    run_dir = str(run.path) if host.is_here else directory_of(host, run.label)
     return Process(
         name=task.name,
         role=task.job,
         task=task.index,
         address=here.addresses(task.job)[task.index],
         argv=(
-            *(python, os.path.join(code, "worker.py")),  # noqa: PTH118 - of another host
+            *(host.python, os.path.join(host.directory, "worker.py")),  # noqa: PTH118 - of another host
             *("--job", task.job, "--task", str(task.index)),
             *("--ps-hosts", ",".join(here.ps), "--worker-hosts", ",".join(here.workers)),
             *("--run-dir", run_dir),
@@ -174,14 +173,14 @@ def _process(
         grace_s=CHIEF_GRACE_S if task.is_chief else Process.grace_s,
         max_memory_mb=0.0 if is_ps else settings.max_worker_memory_mb or 0.0,
         isolated=isolated,
-        host=HERE if host is None else host.name,
-        directory=None if host is None or host.is_here else host.directory,
+        host=host.name,
+        directory=None if host.is_here else host.directory,
     )
 
 
 def keeper_command(process: Process, run: RunDir, **changes: Any) -> list[str]:
     """The command of the keeper that supervises a process here, or the connection to its host."""
-    spec = _spec(process, run)
+    spec = keeper_spec(process, run)
     if not process.is_here:  # no heartbeat: the connection may wait for its host without limit
         argv = (sys.executable, "-m", "a3c.hosts.near_end", str(run.path), process.name)
         spec = replace(spec, argv=argv, environment={"PYTHONPATH": str(REPOSITORY)}, directory=None)
@@ -189,12 +188,9 @@ def keeper_command(process: Process, run: RunDir, **changes: Any) -> list[str]:
     return replace(spec, **changes).command()
 
 
-def far_keeper_command(process: Process, host: Host, there: RunDir) -> list[str]:
-    spec = replace(_spec(process, there), log=str(there.log(process.name)))
-    return spec.command(host.python)
-
-
-def _spec(process: Process, run: RunDir) -> KeeperSpec:
+def keeper_spec(process: Process, run: RunDir) -> KeeperSpec:
+    """The keeper of a process on its own host, where `run` is the run directory."""
+    process = replace(process, log=str(run.log(process.name)))
     heartbeat = None if process.role == "tensorboard" else run.heartbeat(process.name)
     network, record = run.network if process.isolated else None, run.record(process.name)
     return KeeperSpec(**vars(process), record=record, heartbeat=heartbeat, network=network)

@@ -9,16 +9,19 @@ session.
 import base64
 import contextlib
 import dataclasses
+import json
+import os
+import select
 import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
 from a3c.errors import EXIT_CRASH
-from a3c.hosts.connection import Channel
+from a3c.keeper.capture import write_all
 from a3c.keeper.spec import KeeperSpec, parse
 from a3c.process import process_records
 from a3c.process.process_records import ENDED_STATES, ProcessRecord
@@ -26,14 +29,44 @@ from a3c.process.process_records import ENDED_STATES, ProcessRecord
 TICK_S = 0.25
 FILES_INTERVAL_S = 1.0
 PING_TIMEOUT_S = 60.0  # without a ping: the connection counts as lost
-CHUNK = 1 << 16
-_END_S = 20.0  # wait for a keeper after the first request to end
-_KILL_S = 10.0
+
+
+class Channel:
+    """JSON objects on two descriptors, one per line; `on_other` gets lines that hold none."""
+
+    def __init__(self, source: int, sink: int) -> None:
+        self._source, self._sink = source, sink
+        self.on_other: Callable[[bytes], None] = lambda _: None  # such as of a login script
+        self._lines: list[bytes] = []
+        self._rest = b""  # an incomplete line
+        self.closed = False
+
+    def send(self, message: object, *, before: bytes = b"") -> None:
+        """Send a message, after these bytes; a closed channel is noticed when receiving."""
+        with contextlib.suppress(OSError):
+            write_all(self._sink, before + json.dumps(message).encode() + b"\n")
+
+    def receive(self, timeout_s: float) -> dict[str, Any] | None:
+        """The next message; None if the channel is closed, or after `timeout_s`."""
+        deadline = time.monotonic() + timeout_s
+        while not self.closed and (left_s := deadline - time.monotonic()) > 0:
+            if self._lines:
+                line = self._lines.pop(0)
+                with contextlib.suppress(ValueError):
+                    message = json.loads(line)
+                    if isinstance(message, dict):
+                        return message
+                self.on_other(line)
+            elif select.select([self._source], [], [], left_s)[0]:
+                data = os.read(self._source, 1 << 16)
+                self.closed = not data
+                *self._lines, self._rest = (self._rest + data).split(b"\n")
+        return None
 
 
 def report(request: dict[str, Any], spec: KeeperSpec, launcher: Channel) -> None:
     """Send everything new until the keeper has ended; forward requests to end it."""
-    run, places, name = Path(request["run_dir"]), request["places"], spec.name
+    run, places, name = spec.record.parents[1], request["places"], spec.name
     reported: ProcessRecord | None = None
     pinged_at = files_at = time.monotonic()
     while not launcher.closed and time.monotonic() - pinged_at <= PING_TIMEOUT_S:
@@ -56,7 +89,7 @@ def report(request: dict[str, Any], spec: KeeperSpec, launcher: Channel) -> None
             state = reported.state if reported else None
             launcher.send({"over": state if state in ENDED_STATES else None})
             return
-        for message in launcher.receive(TICK_S):
+        if message := launcher.receive(TICK_S):
             pinged_at = time.monotonic()
             if message.get("do") == "stop" and reported:
                 process_records.terminate(reported)
@@ -69,7 +102,7 @@ def _send_file(name: str, path: Path, places: dict[str, int], launcher: Channel)
         place = places[name] = min(places.get(name, 0), size)
         with path.open("rb") as file:
             file.seek(place)
-            while data := file.read(min(CHUNK, size - place)):
+            while data := file.read(min(1 << 16, size - place)):
                 launcher.send({"file": name, "data": base64.b64encode(data).decode()})
                 place += len(data)
         places[name] = place
@@ -109,13 +142,13 @@ def attach(request: dict[str, Any], spec: KeeperSpec, launcher: Channel) -> str 
     return lines[-1] if lines else f"its keeper wrote no record, and left with {keeper.poll()}"
 
 
-def end(records: Sequence[ProcessRecord], *, now: bool, grace_s: float = _END_S) -> list[str]:
+def end(records: Sequence[ProcessRecord], *, now: bool, grace_s: float = 20.0) -> list[str]:
     """End keepers, by force if `now` or after `grace_s`; return the names of those that remain."""
     for insist in [True] if now else [False, True]:
         alive = [r for r in records if process_records.keeper_lives(r)]
         for record in alive:
             process_records.terminate(record, now=insist)
-        deadline = time.monotonic() + (_KILL_S if insist else grace_s)
+        deadline = time.monotonic() + (10.0 if insist else grace_s)
         while time.monotonic() < deadline and any(map(process_records.keeper_lives, alive)):
             time.sleep(0.05)
     return [r.name for r in records if process_records.keeper_lives(r)]
@@ -123,7 +156,7 @@ def end(records: Sequence[ProcessRecord], *, now: bool, grace_s: float = _END_S)
 
 def main() -> int:
     launcher = Channel(0, 1)
-    request = launcher.answer(PING_TIMEOUT_S)
+    request = launcher.receive(PING_TIMEOUT_S)
     if request is None:
         return EXIT_CRASH
     if "end_run" in request:  # end every keeper of a run on this host

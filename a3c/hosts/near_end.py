@@ -14,13 +14,14 @@ program, and this starts another remote keeper.
 
 import base64
 import contextlib
-import json
 import os
 import shlex
 import signal
+import subprocess
 import sys
+import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -29,7 +30,8 @@ from a3c.cluster import plan as planning
 from a3c.cluster.hostfile import Host, directory_of, ssh_command
 from a3c.cluster.plan import Plan
 from a3c.errors import EXIT_CRASH, EXIT_FATAL, EXIT_OK, EXIT_USAGE, UserError
-from a3c.hosts.connection import Connection, write_all
+from a3c.hosts.far_end import Channel
+from a3c.keeper.capture import write_all
 from a3c.keeper.spec import Process
 from a3c.process import console, process_records
 from a3c.process.process_records import ENDED_STATES, ProcessRecord, from_json
@@ -40,7 +42,6 @@ PING_INTERVAL_S = 5.0
 FIRST_ANSWER_S = 60.0  # from the start of ssh, which includes starting Python on the host
 RETRY_DELAYS_S = (0.5, 1.0, 2.0, 5.0)
 LAST_RETRIES_S = 12.0  # retries of a lost connection while the run ends
-END_TIMEOUT_S = 60.0
 
 
 @dataclass(frozen=True)
@@ -56,6 +57,44 @@ def path_of(run: RunDir, name: str) -> Path:
 
 def read(path: Path) -> LastSeen | None:
     return process_records.read_json(LastSeen, path)
+
+
+class Connection(Channel):
+    """A channel to a program at the other end of ssh, or to a local one."""
+
+    def __init__(self, command: Sequence[str]) -> None:
+        self._errors = tempfile.TemporaryFile()  # noqa: SIM115 - closed with the connection
+        try:
+            self._process = subprocess.Popen(
+                command,
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                stderr=self._errors,
+                start_new_session=True,  # else a signal to our group ends ssh too early
+            )
+        except FileNotFoundError:
+            self._errors.close()
+            raise UserError(f"--hosts: there is no {command[0]} here: install it") from None
+        assert self._process.stdin
+        assert self._process.stdout
+        self._ends = (self._process.stdin, self._process.stdout)  # used by their descriptors only
+        super().__init__(self._process.stdout.fileno(), self._process.stdin.fileno())
+
+    def close(self) -> tuple[int, str]:
+        """End the connection; return the program's exit code and its last line on stderr."""
+        for end in self._ends:
+            end.close()
+        try:
+            self._process.wait(timeout=2.0)
+        except subprocess.TimeoutExpired:
+            self._process.kill()
+        code = self._process.wait()
+        words: list[str] = []
+        if not self._errors.closed:  # else the connection is closed again
+            with self._errors as file:
+                file.seek(0)
+                words = file.read().decode(errors="replace").strip().splitlines()
+        return code, words[-1] if words else f"exit code {code}"
 
 
 class RemoteProcess:
@@ -102,7 +141,7 @@ class RemoteProcess:
         try:
             link.send(self._request())
             while not link.closed and self._status < 0:
-                for message in link.receive(TICK_S):
+                if message := link.receive(TICK_S):
                     answered = True
                     self._handle(message)
                 now = time.monotonic()
@@ -122,15 +161,15 @@ class RemoteProcess:
         return answered
 
     def _request(self) -> dict[str, Any]:
-        there, name = directory_of(self._host, self._run.label), self._process.name
+        there, name = Path(directory_of(self._host, self._run.label)), self._process.name
         # Where the next data of each file goes: the end of its local copy.
         places = {} if self._log_place is None else {"log": self._log_place}
         for path in (self._run.metrics(name), *(self._run.path / "events" / name).rglob("*")):
             if path.is_file():
                 places[str(path.relative_to(self._run.path))] = path.stat().st_size
+        spec = planning.keeper_spec(self._process, RunDir(there))
         return {
-            "run_dir": there,
-            "keeper": planning.far_keeper_command(self._process, self._host, RunDir(Path(there))),
+            "keeper": spec.command(self._host.python),
             "places": places,
             "unless_ended": self._log_place is not None,
         }
@@ -162,8 +201,7 @@ class RemoteProcess:
         path = path_of(self._run, self._process.name)
         with contextlib.suppress(OSError):  # disk full: the next change writes it again
             path.parent.mkdir(mode=0o700, exist_ok=True)
-            text = json.dumps(asdict(self._seen))
-            process_records.write_atomically(path, text, durable=False)
+            process_records.write_json(path, asdict(self._seen), durable=False)
 
     def _copy(self, name: str, data: bytes) -> None:
         """Append data of a remote file to its local copy; log data goes to stdout."""
@@ -225,7 +263,7 @@ def end_remote(run: RunDir, *, now: bool) -> list[str]:
     ended: list[str] = []
     troubles: list[str] = []
     for host, link in links:
-        answer = link.answer(END_TIMEOUT_S)
+        answer = link.receive(60.0)
         timed_out = answer is None and not link.closed
         _, words = link.close()
         if timed_out:

@@ -20,8 +20,7 @@ import sys
 import threading
 from concurrent.futures import ThreadPoolExecutor
 
-LIBRARIES = ("tensorflow", "numpy", "gymnasium", "ale-py")
-CONNECT_TIMEOUT_S = 5.0
+LIBRARIES = ("tensorflow", "numpy", "gymnasium", "ale-py")  # of one version on all hosts
 _NO_CODE = ("tests", "benchmarks", "docs", "docker", "runs", "site-packages")
 
 
@@ -42,29 +41,6 @@ def code_of(directory: str) -> dict[str, str]:
     return found
 
 
-def versions() -> dict[str, str]:
-    """The installed versions of the libraries that must be the same on all hosts."""
-    import importlib.metadata as metadata
-
-    found = {}
-    for name in LIBRARIES:
-        with contextlib.suppress(metadata.PackageNotFoundError):
-            found[name] = metadata.version(name)
-    return found
-
-
-def memory_and_addresses() -> tuple[float, list[str]]:
-    """The available memory in MB, and the machine's addresses for other hosts."""
-    try:
-        import psutil
-    except ImportError:  # the launcher refuses a host that lacks our libraries
-        return 0.0, []
-    every = [a for found in psutil.net_if_addrs().values() for a in found]
-    inet = [a.address for a in every if a.family in (socket.AF_INET, socket.AF_INET6)]
-    outward = [a for a in inet if not a.startswith(("127.", "fe80:")) and a != "::1"]
-    return psutil.virtual_memory().available / 1e6, outward
-
-
 def listen(ports: list[int], token: str) -> dict[int, str]:
     """Listen on the ports and send the token to each client; return the errors by port."""
     listeners, busy = [], {}
@@ -72,8 +48,7 @@ def listen(ports: list[int], token: str) -> dict[int, str]:
     family = socket.AF_INET6 if dual else socket.AF_INET
     for port in ports:
         try:
-            server = socket.create_server(("", port), family=family, dualstack_ipv6=dual)
-            listeners.append(server)
+            listeners.append(socket.create_server(("", port), family=family, dualstack_ipv6=dual))
         except OSError as error:
             why = os.strerror(error.errno or 0)
             busy[port] = "in use" if error.errno == errno.EADDRINUSE else why
@@ -84,19 +59,15 @@ def listen(ports: list[int], token: str) -> dict[int, str]:
 def _answer(listeners: list[socket.socket], token: bytes) -> None:
     while listeners:
         for listener in select.select(listeners, [], [])[0]:
-            try:
-                visitor, _ = listener.accept()
-                with visitor:
-                    visitor.sendall(token)
-            except OSError:
-                continue
+            with contextlib.suppress(OSError), listener.accept()[0] as visitor:
+                visitor.sendall(token)
 
 
 def why_not(target: tuple[str, int, str]) -> str:
     """Why an address isn't reached, or doesn't send the token, if one is given; else empty."""
     host, port, token = target
     try:
-        with socket.create_connection((host, port), timeout=CONNECT_TIMEOUT_S) as connection:
+        with socket.create_connection((host, port), timeout=5.0) as connection:
             said = b""
             while token and (part := connection.recv(256)):
                 said += part
@@ -106,18 +77,30 @@ def why_not(target: tuple[str, int, str]) -> str:
 
 
 def main() -> None:
+    import importlib.metadata as metadata
+
     task = json.loads(sys.stdin.buffer.readline())
     directory = task["directory"]
     there = os.path.isfile(os.path.join(directory, "worker.py"))  # noqa: PTH113, PTH118
-    memory_mb, addresses = memory_and_addresses()
+    versions, memory_mb, outward = {}, 0.0, []
+    for name in LIBRARIES:
+        with contextlib.suppress(metadata.PackageNotFoundError):
+            versions[name] = metadata.version(name)
+    with contextlib.suppress(ImportError):  # the launcher refuses a host that lacks our libraries
+        import psutil
+
+        memory_mb = psutil.virtual_memory().available / 1e6
+        every = [a for found in psutil.net_if_addrs().values() for a in found]
+        inet = [a.address for a in every if a.family in (socket.AF_INET, socket.AF_INET6)]
+        outward = [a for a in inet if not a.startswith(("127.", "fe80:")) and a != "::1"]
     facts = {
         "python": platform.python_version(),
-        "versions": versions(),
+        "versions": versions,
         "code": code_of(directory) if there else None,
         "cores": len(os.sched_getaffinity(0)),
         "memory_mb": memory_mb,
         "busy": listen(task["ports"], task["token"]),
-        "addresses": addresses,
+        "addresses": outward,  # for other hosts
     }
     sys.stdout.write(json.dumps(facts) + "\n")
     sys.stdout.flush()

@@ -12,13 +12,16 @@ from collections import deque
 from pathlib import Path
 
 TAIL_LINES = 20
-LINE_CHARS = 500
-_PARTIAL_BYTES = 8192
 _BACKLOG_BYTES = 1 << 18
-_BLOCKING_WRITE_BYTES = 512
 
 # Terminal sequences and control characters are removed: other users' terminals show the record.
 _CONTROL = re.compile(r"\x1b\[[0-9;:?]*[ -/]*[@-~]|\x1b[@-_]|[\x00-\x08\x0a-\x1f\x7f-\x9f]")
+
+
+def write_all(descriptor: int, data: bytes) -> None:
+    """Write all of the data, even if the system takes it in pieces."""
+    while data:
+        data = data[os.write(descriptor, data) :]
 
 
 class Echo:
@@ -34,7 +37,7 @@ class Echo:
             self.fd = os.open(f"/proc/self/fd/{fd}", flags)
         except OSError:  # a socket: small pieces are written to it when `select` allows that
             self.fd = os.dup(fd)
-            self._at_once = _BLOCKING_WRITE_BYTES
+            self._at_once = 512
 
     @property
     def pending(self) -> bool:
@@ -42,8 +45,6 @@ class Echo:
 
     def write(self, data: bytes) -> None:
         """Queue `data` and write without blocking; a full queue drops its oldest bytes."""
-        if self._broken:
-            return
         self._backlog += data
         del self._backlog[: max(0, len(self._backlog) - _BACKLOG_BYTES)]
         self.flush()
@@ -62,10 +63,6 @@ class Echo:
             except OSError:
                 self._broken = True
 
-    def close(self) -> None:
-        self.flush(timeout_s=0.5)
-        os.close(self.fd)
-
 
 class Tail:
     """The last lines of a byte stream, safe to show on any terminal."""
@@ -78,7 +75,7 @@ class Tail:
         *lines, partial = (self.partial + data).split(b"\n")
         self._lines.extend(_clean(line) for line in lines[-TAIL_LINES:])
         rewritten = partial.rfind(b"\r", 0, max(0, len(partial) - 1))
-        self.partial = partial[rewritten + 1 :][:_PARTIAL_BYTES]
+        self.partial = partial[rewritten + 1 :][:8192]
 
     def lines(self) -> list[str]:
         partial = [_clean(self.partial)] if self.partial else []
@@ -87,7 +84,7 @@ class Tail:
 
 def _clean(line: bytes) -> str:
     text = line.removesuffix(b"\r").rpartition(b"\r")[2].decode("utf-8", "replace")
-    return _CONTROL.sub("", text)[:LINE_CHARS]
+    return _CONTROL.sub("", text)[:500]
 
 
 class Capture:
@@ -110,16 +107,15 @@ class Capture:
         self.tail.feed(data)
         if self.echo is not None:
             self.echo.write(data)
-        lost, rest = self._lost_bytes, data
-        if lost:  # on a full disk
-            rest = b"\nkeeper: %d bytes of output were lost here\n" % lost + data
         try:
-            while rest:
-                rest = rest[os.write(self.open_log(), rest) :]
-            self._lost_bytes = 0
+            if self._lost_bytes:  # on a full disk
+                lost = b"\nkeeper: %d bytes of output were lost here\n" % self._lost_bytes
+                write_all(self.open_log(), lost)
+                self._lost_bytes = 0
+            while data:
+                data = data[os.write(self.open_log(), data) :]
         except OSError as error:
-            is_noted = len(rest) <= len(data)  # the log has the line about earlier losses
-            self._lost_bytes = min(len(rest), len(data)) + (0 if is_noted else lost)
+            self._lost_bytes += len(data)
             if not self._log_failed:
                 self._log_failed = True
                 why = error.strerror
@@ -128,9 +124,3 @@ class Capture:
     def note(self, text: str) -> None:
         line = f"{time.strftime('%Y-%m-%d %H:%M:%S')} keeper: {text}\n"
         self.feed(("\n" * bool(self.tail.partial) + line).encode("utf-8", "replace"))
-
-    def close(self) -> None:
-        if self.echo is not None:
-            self.echo.close()
-        if self._fd is not None:
-            os.close(self._fd)

@@ -41,11 +41,7 @@ from a3c.process.environment import is_unwanted
 from a3c.process.process_records import Identity, LastExit, ProcessRecord, keeper_lives, now_text
 
 _TICK_S = 0.25
-_RECORD_INTERVAL_S = 1.0
 _HUNG_GRACE_S = 2.0  # shorter than the grace time: a hung process rarely reacts to TERM
-_TRANSIENT = (errno.EAGAIN, errno.ENOMEM)
-_DISK_FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
-_SIGNALS = (SIGTERM, SIGINT, SIGHUP, SIGQUIT, SIGUSR1, SIGCHLD)
 
 
 class Keeper:
@@ -100,7 +96,7 @@ class Keeper:
             for fd in (wake, sink):
                 os.set_blocking(fd, False)
             signal.set_wakeup_fd(sink, warn_on_full_buffer=False)
-            for signum in _SIGNALS:
+            for signum in (SIGTERM, SIGINT, SIGHUP, SIGQUIT, SIGUSR1, SIGCHLD):
                 if not (signum == SIGHUP and signal.getsignal(signum) == signal.SIG_IGN):
                     signal.signal(signum, lambda *_: None)
             try:
@@ -111,11 +107,11 @@ class Keeper:
                 self._wait_and_handle(wake)
         finally:
             self._guardian.close()
-            self._capture.close()
+            if self._capture.echo:
+                self._capture.echo.flush(timeout_s=0.5)
         return self._exit_status
 
     def _wait_and_handle(self, wake: int) -> None:
-        """Wait for the next event, at most until the next tick, and handle it."""
         child, echo = self._child, self._capture.echo
         output = child.readable if child else []
         room = [echo.fd] if echo and echo.pending else []
@@ -173,6 +169,7 @@ class Keeper:
     def _start(self) -> None:
         spec = self._spec
         restarts = self._record.restarts + (self._record.last_exit is not None)
+        self._change(restarts=restarts)
         self._capture.tail = Tail()
         environment = {n: v for n, v in os.environ.items() if not is_unwanted(n)} | spec.environment
         if spec.heartbeat is not None:
@@ -182,8 +179,8 @@ class Keeper:
         except OSError as error:
             what = f"{spec.argv[0]!r}" + (f" in {spec.directory}" if spec.directory else "")
             self._capture.note(f"{spec.name}: cannot start {what}: {error.strerror}")
-            code = EXIT_RETRY if error.errno in _TRANSIENT else 127  # as shells say it
-            self._change(restarts=restarts)
+            is_temporary = error.errno in (errno.EAGAIN, errno.ENOMEM)
+            code = EXIT_RETRY if is_temporary else 127  # as shells say it
             self._decide(code, None, 0.0, False)
             return
         self._child = child
@@ -196,7 +193,6 @@ class Keeper:
             create_time=seen.create_time if seen else None,
             birth=seen.birth if seen else None,
             state="starting" if spec.heartbeat else "running",
-            restarts=restarts,
             started_at=now_text(),
         )
 
@@ -250,7 +246,7 @@ class Keeper:
                 self._capture.note(f"{self._spec.name} did not end, and is killed")
             self._check_health(self._child, elapsed_s)
         is_stale = tuple(self._capture.tail.lines()) != self._record.output_tail
-        if now - self._saved_at >= _RECORD_INTERVAL_S and (is_stale or self._saved != self._record):
+        if now - self._saved_at >= 1.0 and (is_stale or self._saved != self._record):
             self._save()
 
     def _change(self, **changes: Any) -> None:
@@ -272,7 +268,6 @@ class Keeper:
                 self._capture.note(f"{what}: {error.strerror}; trying again")
 
     def _check_health(self, child: Child, elapsed_s: float) -> None:
-        """End the process if it has been silent for too long, or uses more memory than allowed."""
         spec, is_first = self._spec, child.heartbeat.check(elapsed_s)
         if child.reason is not None:
             return
@@ -314,7 +309,7 @@ def _open_output(spec: KeeperSpec) -> Capture:
 
 def _raise_unless_full(error: OSError, path: Path) -> None:
     """Raise UserError for an error on `path`, unless the disk is full, which may be temporary."""
-    if error.errno not in _DISK_FULL:
+    if error.errno not in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG):
         where = error.filename or path
         raise UserError(f"cannot write {where}: {error.strerror}; give another file") from error
 

@@ -20,7 +20,7 @@ from a3c.config import Config, command_line
 from a3c.config.options import validate
 from a3c.errors import UserError
 from a3c.hosts import near_end, probe
-from a3c.hosts.connection import Connection
+from a3c.hosts.near_end import Connection
 from a3c.keeper.spec import Process
 from a3c.launch.preflight import shortages
 from a3c.process import console
@@ -140,7 +140,7 @@ def _receive(answer: Answer, link: Connection, deadline: float) -> dict[str, Any
     if answer.trouble:
         return None
     began, host = time.monotonic(), answer.host
-    message = link.answer(max(0.1, deadline - began))
+    message = link.receive(max(0.1, deadline - began))
     if message is None and not link.closed:
         answer.trouble = f"no answer within {time.monotonic() - began:.0f} s"
     elif message is None:

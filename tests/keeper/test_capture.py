@@ -63,6 +63,5 @@ def test_a_reader_that_stops_reading_blocks_nothing_and_gets_the_newest_later() 
     got += os.read(reader, 1 << 20)
     assert len(got) < 1_000_000
     assert got.endswith(b" 99 99 ")
-    os.close(reader)
-    echo.close()
-    os.close(writer)
+    for descriptor in (echo.fd, reader, writer):
+        os.close(descriptor)
