@@ -15,14 +15,13 @@ The process that creates, enters or joins a network must have one thread.
 import contextlib
 import ctypes
 import dataclasses
-import errno
 import fcntl
 import json
 import os
 import socket
 import struct
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 from a3c.errors import UserError
@@ -32,8 +31,6 @@ _CLONE_NEWUSER = 0x10000000
 _CLONE_NEWNET = 0x40000000
 _SIOCSIFFLAGS = 0x8914
 _IFF_UP = 0x1
-_MAX_FILE_BYTES = 1 << 24
-_REMEDY = "give --isolation off, and read SECURITY.md before that"
 
 
 @contextlib.contextmanager
@@ -64,20 +61,27 @@ def create() -> None:
             raise OSError(error.errno, error.strerror, "loopback") from None
 
 
-def enter(member: Identity) -> None:
-    """Move this process into the network of another process; raises OSError."""
+@_refusals()
+def enter(member: Identity) -> bool:
+    """Move this process into the network of another process; False if that has ended."""
     own, its = Path("/proc/self/ns"), Path(f"/proc/{member.pid}/ns")
-    with contextlib.ExitStack() as stack:
-        found = [
-            (stack.enter_context((its / kind).open()), flag, own / kind)
-            for kind, flag in (("user", _CLONE_NEWUSER), ("net", _CLONE_NEWNET))
-            if (own / kind).exists()  # a kernel may be without user namespaces
-        ]
-        if not is_alive(member):  # the files may be those of a later process with its pid
-            raise ProcessLookupError(errno.ESRCH, os.strerror(errno.ESRCH))
-        for file, flag, ours in found:
-            if not os.path.samestat(os.fstat(file.fileno()), ours.stat()):
-                _call("setns", file.fileno(), flag)
+    try:
+        with contextlib.ExitStack() as stack:
+            found = [
+                (stack.enter_context((its / kind).open()), flag, own / kind)
+                for kind, flag in (("user", _CLONE_NEWUSER), ("net", _CLONE_NEWNET))
+                if (own / kind).exists()  # a kernel may be without user namespaces
+            ]
+            if not is_alive(member):  # the files may be those of a later process with its pid
+                return False
+            for file, flag, ours in found:
+                if not os.path.samestat(os.fstat(file.fileno()), ours.stat()):
+                    _call("setns", file.fileno(), flag)
+    except OSError:
+        if is_alive(member):
+            raise
+        return False  # it may exit at any time
+    return True
 
 
 def _call(name: str, *arguments: int) -> None:
@@ -92,36 +96,25 @@ def join(path: Path) -> None:
     """Join the network whose members `path` lists, or create it; raises UserError."""
     try:
         flags = os.O_RDWR | os.O_APPEND | os.O_CREAT | os.O_NOFOLLOW
-        descriptor = os.open(path, flags, 0o600)
-        try:
-            fcntl.flock(descriptor, fcntl.LOCK_EX)
-            if not any(map(_entered, os.pread(descriptor, _MAX_FILE_BYTES, 0).splitlines())):
-                os.ftruncate(descriptor, 0)
+        with open(os.open(path, flags, 0o600), "a+b") as file:  # noqa: PTH123
+            fcntl.flock(file, fcntl.LOCK_EX)
+            file.seek(0)
+            if not any(map(enter, _members(file))):
+                file.truncate(0)
                 create()
             own = identify(os.getpid())
-            os.write(descriptor, json.dumps(own and dataclasses.asdict(own)).encode() + b"\n")
-        finally:
-            os.close(descriptor)
+            file.write(json.dumps(own and dataclasses.asdict(own)).encode() + b"\n")
     except UserError as error:
-        raise UserError(f"the run can't have its own network ({error}): {_REMEDY}") from None
+        remedy = "give --isolation off, and read SECURITY.md before that"
+        raise UserError(f"the run can't have its own network ({error}): {remedy}") from None
     except OSError as error:
         raise UserError(f"cannot write {path}: {error.strerror}; give another directory") from None
 
 
-@_refusals()
-def _entered(line: bytes) -> bool:
-    """Enter the network of the member in this line, if it still runs."""
-    try:
-        member = from_json(Identity, json.loads(line))
-    except (ValueError, TypeError):  # a killed keeper can leave an incomplete line
-        return False
-    try:
-        enter(member)
-    except OSError:
-        if is_alive(member):
-            raise
-        return False  # it may exit at any time
-    return True
+def _members(lines: Iterable[bytes]) -> Iterator[Identity]:
+    for line in lines:
+        with contextlib.suppress(ValueError, TypeError):  # a killed keeper can leave half a line
+            yield from_json(Identity, json.loads(line))
 
 
 def main() -> int:

@@ -6,14 +6,14 @@ how it ended                                        what follows
 75, an unexpected signal, hung                      restart; failed after `max_restarts` restarts in
                                                     a row without a first heartbeat
 1 (an uncaught exception), too much memory, the     restart; failed at the `max_crashes`-th crash in
-signals of a crash (SEGV, ABRT, BUS, FPE, ILL,        a row without `healthy_s` of uptime in between
+signals of a crash (SEGV, ABRT, BUS, FPE, ILL,        a row without `HEALTHY_S` of uptime in between
 SYS)
 143 of a ps or the chief, after a SIGTERM to it     as 75; a worker stays out, because its machine
 alone                                                 may be taken away
 2, 70, every other code                             failed
 
 The delay before a restart begins at `first_delay_s` and doubles up to `longest_delay_s`. It resets
-after an uptime of `healthy_s`. It also resets when a process that had worked ends with a result of
+after an uptime of `HEALTHY_S`. It also resets when a process that had worked ends with a result of
 the second row (75, a signal, hung). A restart that a person requests doesn't count.
 """
 
@@ -22,8 +22,6 @@ from signal import SIGABRT, SIGBUS, SIGFPE, SIGILL, SIGSEGV, SIGSYS
 from typing import Literal, NamedTuple
 
 from a3c.errors import EXIT_CRASH, EXIT_OK, EXIT_RETRY
-
-CRASH_SIGNALS = (SIGSEGV, SIGABRT, SIGBUS, SIGFPE, SIGILL, SIGSYS)
 
 HEALTHY_S = 60.0  # the uptime after which earlier crashes don't count
 
@@ -36,7 +34,6 @@ class Limits:
     max_crashes: int = 5
     first_delay_s: float = 0.5
     longest_delay_s: float = 5.0
-    healthy_s: float = HEALTHY_S
 
 
 class RestartDecision(NamedTuple):
@@ -53,7 +50,7 @@ def classify_exit(code: int, reason: str | None = None) -> ExitKind:
         return "retry"
     if code == EXIT_OK:
         return "done"
-    if code == EXIT_CRASH or -code in CRASH_SIGNALS:
+    if code == EXIT_CRASH or -code in (SIGSEGV, SIGABRT, SIGBUS, SIGFPE, SIGILL, SIGSYS):
         return "crash"
     if code == EXIT_RETRY or code < 0:
         return "retry"
@@ -71,7 +68,7 @@ class RestartPolicy:
 
     def decide(self, kind: ExitKind, lived_s: float, beat: bool) -> RestartDecision:
         """Count a failure and decide whether to restart; `lived_s` is the uptime."""
-        healthy = lived_s >= self._limits.healthy_s
+        healthy = lived_s >= HEALTHY_S
         if healthy:
             self._crashes = 0
         if healthy or beat:

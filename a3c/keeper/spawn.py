@@ -26,10 +26,7 @@ from a3c.process.heartbeat import HeartbeatMonitor
 
 _PR_SET_PDEATHSIG = 1
 _PR_SET_CHILD_SUBREAPER = 36
-_ADOPTED_END_S = 1.0
 _CHILDREN = Path("/proc/thread-self/children")  # not in every kernel
-_READ_BYTES = 1 << 16
-_MOST_READS = 64
 # Reads process groups until the keeper's end closes, and kills the last one.
 _GUARD = 'while read group; do last=$group; done; [ "$last" -gt 1 ] && kill -s KILL -- "-$last"'
 
@@ -38,10 +35,7 @@ class Child:
     """A started process. `reason` says why the keeper is ending it; None if it isn't."""
 
     def __init__(
-        self,
-        spec: KeeperSpec,
-        env: Mapping[str, str],
-        take_output: Callable[[bytes], None],
+        self, spec: KeeperSpec, env: Mapping[str, str], take_output: Callable[[bytes], None]
     ) -> None:
         """Start the process; blocks until the program runs, and raises OSError if it can't.
 
@@ -54,13 +48,11 @@ class Child:
 
         def prepare() -> None:
             die_with(parent)
-            signal.set_wakeup_fd(-1)  # the program starts without our signal handlers
-            for signum in signal.valid_signals():
-                if callable(signal.getsignal(signum)):
-                    signal.signal(signum, signal.SIG_DFL)
+            signal.set_wakeup_fd(-1)
             signal.pthread_sigmask(signal.SIG_SETMASK, mask)
 
-        # Signals are blocked during the fork, so that it never runs our signal handlers.
+        # Signals are blocked during the fork: our handlers, which exec removes, would pass those of
+        # the child to the keeper.
         mask = signal.pthread_sigmask(signal.SIG_BLOCK, signal.valid_signals())
         try:
             self._process = subprocess.Popen(
@@ -88,7 +80,7 @@ class Child:
     def read(self) -> bool:
         """Read one piece of output; returns whether there was any."""
         with contextlib.suppress(BlockingIOError):
-            if self.readable and (data := os.read(self.readable[0], _READ_BYTES)):
+            if self.readable and (data := os.read(self.readable[0], 1 << 16)):
                 self._take_output(data)
                 return True
             self.readable = []
@@ -123,7 +115,7 @@ class Child:
 
     def close(self) -> None:
         """Read the remaining output and close the pipe, even if its other end is still open."""
-        for _ in range(_MOST_READS):
+        for _ in range(64):
             if not self.read():
                 break
         self._output.close()
@@ -191,7 +183,7 @@ def reap_adopted(known: set[int]) -> list[int]:
 
 def end_adopted(known: set[int]) -> None:
     """Kill adopted children, and the orphans that their death adds, for at most a second."""
-    deadline = time.monotonic() + _ADOPTED_END_S
+    deadline = time.monotonic() + 1.0
     while (alive := reap_adopted(known)) and time.monotonic() < deadline:
         for pid in alive:
             os.kill(pid, signal.SIGKILL)

@@ -122,7 +122,7 @@ def test_a_heartbeat_ends_a_row_of_retries_and_resets_their_delay() -> None:
 
 
 def test_only_a_healthy_run_ends_a_row_of_crashes() -> None:
-    policy = RestartPolicy(Limits(max_crashes=3, healthy_s=60.0))
+    policy = RestartPolicy(Limits(max_crashes=3))
     decisions = [policy.decide("crash", uptime_s, beat=True) for uptime_s in (1, 1, 61, 1, 1)]
     assert [decision.again for decision in decisions] == [True, True, True, True, False]
     assert [decision.first_of_row for decision in decisions] == [True, False, True, False, False]

@@ -187,7 +187,7 @@ def test_a_spec_survives_its_command_line() -> None:
         plain,
         heartbeat=Path("h\udcff"),
         grace_s=2,
-        limits=Limits(1, 2, 3.0, 4.0, 5.0),
+        limits=Limits(1, 2, 3.0, 4.0),
         parent=7,
         environment={"A": "b=c", "B": ""},
         directory="/",
