@@ -21,13 +21,6 @@ BASE_PORT = 2222  # below the ports that kernels use for outgoing connections
 _KEYS: dict[str, type] = {"host": str, "address": str, "slots": int, "python": str}
 _KEYS |= {"directory": str, "user": str, "port": int, "options": list}
 _FORMS = {str: "a text", int: "a whole number", list: "a list of texts"}
-_NAME = re.compile(r"[A-Za-z0-9_.:%@-]+")
-_RANGES = {"slots": (0, 100_000), "port": (1, 65535)}
-# BatchMode: nobody could type a password. ServerAlive: detects a dead connection.
-_SSH_OPTIONS = (
-    *("-o", "BatchMode=yes", "-o", "ConnectTimeout=10"),
-    *("-o", "ServerAliveInterval=5", "-o", "ServerAliveCountMax=3"),
-)
 
 
 @dataclass(frozen=True)
@@ -148,11 +141,11 @@ def _check_value(where: str, key: str, value: Any) -> None:
     for text in parts:
         if isinstance(text, str) and (not text or not text.isprintable()):
             raise UserError(f"{where}: {key} = {text!r} is empty or not printable: give another")
-    low, high = _RANGES.get(key, (0, 0))
-    if key in _RANGES and not low <= value <= high:
+    low, high = (0, 100_000) if key == "slots" else (1, 65535)
+    if kind is int and not low <= value <= high:
         raise UserError(f"{where}: {key} = {value} is not allowed: give one from {low} to {high}")
     # ssh would take a leading dash as an option.
-    if key in ("host", "user") and (not _NAME.fullmatch(value) or value.startswith("-")):
+    if key in ("host", "user") and not re.fullmatch(r"(?!-)[A-Za-z0-9_.:%@-]+", value):
         raise UserError(f"{where}: {key} = {value!r} is no name: give one that ssh knows")
     if key == "address":
         bare = value[1:-1] if value.startswith("[") and value.endswith("]") else value
@@ -216,8 +209,11 @@ def ssh_command(host: Host, argv: Sequence[str], *, directory: str | None = None
     there = shlex.join(argv)
     if directory:
         there = f"cd {shlex.quote(directory)} && exec {there}"
+    # BatchMode: nobody could type a password. ServerAlive: detects a dead connection.
+    options = ["-o", "BatchMode=yes", "-o", "ConnectTimeout=10"]
+    options += ["-o", "ServerAliveInterval=5", "-o", "ServerAliveCountMax=3"]
     # The host file's own options come first, because ssh uses the first value of an option.
-    return ["ssh", "-T", *host.options, *_SSH_OPTIONS, *host.destination, there]
+    return ["ssh", "-T", *host.options, *options, *host.destination, there]
 
 
 def ssh_shell(host: Host, line: str) -> str:

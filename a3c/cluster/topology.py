@@ -136,7 +136,6 @@ def wait_for_peer(
     seconds; it returns true if this process must exit, and then RetryableError is raised too.
     """
     deadline = time.monotonic() + timeout_s
-    said = False
     while True:
         patience_s = min(2.0, max(0.05, deadline - time.monotonic()))
         try:
@@ -150,8 +149,8 @@ def wait_for_peer(
         if time.monotonic() >= deadline:
             what = f"{name} at {address} can't be reached after {timeout_s:g} s ({reason})"
             raise RetryableError(f"{what}: is it started?")
-        if on_wait and not said:
+        if on_wait:
             on_wait(f"waiting for {name} at {address} ({reason})")
-            said = True
+            on_wait = None  # it is told once
         if pause(0.1):
             raise RetryableError(f"asked to leave while waiting for {name} at {address}")

@@ -17,20 +17,9 @@ from a3c.cluster.topology import JOBS, Cluster, Task, count_up, make_cluster
 from a3c.config import ClusterConfig, Config
 from a3c.errors import UserError
 
-MAX_HOSTS = 10_000  # of one range in a list
 # Below the ports that kernels use for outgoing connections; the job's number selects a range, so
 # that jobs on one node seldom collide.
 _FIRST_PORT, _PORTS_A_JOB, _JOBS = 10_000, 128, 156
-_ITEM = re.compile(r"(?:[^,\[\]]|\[[^\[\]]*\])+")
-_BRACKETS = re.compile(r"\[([^\[\]]*)\]")
-_RANGE = re.compile(r"(\d{1,9})(?:-(\d{1,9}))?", re.ASCII)
-_COUNT = re.compile(r"(\d{1,9})(?:\(x(\d{1,9})\))?", re.ASCII)
-_BLOCK = re.compile(r"((block|unknown|unspecified|\*)([:,].*)?)?", re.IGNORECASE)
-_OF_THE_JOB = {  # the variables of the job, for a task outside of a step
-    "SLURM_STEP_NODELIST": "SLURM_JOB_NODELIST",
-    "SLURM_STEP_NUM_TASKS": "SLURM_NTASKS",
-    "SLURM_STEP_TASKS_PER_NODE": "SLURM_TASKS_PER_NODE",
-}
 
 
 def add_host_arguments(group: Any) -> None:
@@ -108,12 +97,11 @@ def from_tf_config(text: str, *, trusted_network: bool) -> tuple[Cluster, Task]:
 
 
 def resolve_slurm(environ: Mapping[str, str], settings: ClusterConfig) -> tuple[Cluster, Task]:
-    step = environ
-    if "SLURM_STEP_NODELIST" not in environ:
-        step = {name: environ[old] for name, old in _OF_THE_JOB.items() if old in environ}
-    hosts = expand_hosts(_take(step, "SLURM_STEP_NODELIST"))
-    counts = expand_counts(_take(step, "SLURM_STEP_TASKS_PER_NODE"))
-    tasks, me = _number(step, "SLURM_STEP_NUM_TASKS"), _number(environ, "SLURM_PROCID")
+    # A task outside of a step has only the variables of its job.
+    hosts = expand_hosts(_take(environ, "SLURM_STEP_NODELIST", "SLURM_JOB_NODELIST"))
+    counts = expand_counts(_take(environ, "SLURM_STEP_TASKS_PER_NODE", "SLURM_TASKS_PER_NODE"))
+    tasks = _number(environ, "SLURM_STEP_NUM_TASKS", "SLURM_NTASKS")
+    me = _number(environ, "SLURM_PROCID")
     if len(counts) != len(hosts) or sum(counts) != tasks:
         there = f"{sum(counts)} on {len(counts)} of {len(hosts)} nodes"
         raise UserError(f"--cluster slurm: {tasks} tasks are not {there}: start it with srun")
@@ -121,7 +109,7 @@ def resolve_slurm(environ: Mapping[str, str], settings: ClusterConfig) -> tuple[
         what = f"--cluster slurm: task {me} of {tasks} has no place with {settings.ps} ps"
         raise UserError(f"{what}: give srun --ntasks={settings.ps + 1} or more")
     distribution = environ.get("SLURM_DISTRIBUTION", "")
-    if not _BLOCK.fullmatch(distribution):
+    if not re.fullmatch(r"((block|unknown|unspecified|\*)([:,].*)?)?", distribution, re.I):
         what = f"SLURM_DISTRIBUTION {reprlib.repr(distribution)} is not supported"
         raise UserError(f"{what}: give srun --distribution=block")
     nodes = [node for node, count in enumerate(counts) for _ in range(count)]
@@ -141,12 +129,12 @@ def resolve_slurm(environ: Mapping[str, str], settings: ClusterConfig) -> tuple[
 
 def expand_hosts(text: str) -> list[str]:
     """The host names of a list: `n[1-2],n[08-10]-ib` is n1, n2, n08-ib, n09-ib, n10-ib."""
-    items = _ITEM.findall(text)
+    items = re.findall(r"(?:[^,\[\]]|\[[^\[\]]*\])+", text)
     if ",".join(items) != text or not items:
         raise UserError(f"host list {reprlib.repr(text)} is not in a form of Slurm: correct it")
     hosts: list[str] = []
     for item in items:
-        parts = enumerate(_BRACKETS.split(item))  # every second part was in brackets
+        parts = enumerate(re.split(r"\[([^\[\]]*)\]", item))  # every second part was in brackets
         choices = [expand_ranges(part) if number % 2 else [part] for number, part in parts]
         hosts += map("".join, itertools.product(*choices))
     return hosts
@@ -156,9 +144,9 @@ def expand_ranges(text: str) -> list[str]:
     """The numbers of `8-10,07`, padded to the width of their range's first number."""
     numbers: list[str] = []
     for part in text.split(","):
-        match = _RANGE.fullmatch(part)
+        match = re.fullmatch(r"(\d{1,9})(?:-(\d{1,9}))?", part, re.ASCII)
         first, last = (match[1], match[2] or match[1]) if match else ("1", "0")
-        if not 0 <= int(last) - int(first) < MAX_HOSTS:
+        if not 0 <= int(last) - int(first) < 10_000:
             raise UserError(f"host list with [{reprlib.repr(text)}]: give ranges such as [1-4,07]")
         numbers += [f"{number:0{len(first)}}" for number in range(int(first), int(last) + 1)]
     return numbers
@@ -168,7 +156,7 @@ def expand_counts(text: str) -> list[int]:
     """The number of tasks on each node: `4(x2),3` is 4, 4, 3."""
     counts: list[int] = []
     for part in text.split(","):
-        match = _COUNT.fullmatch(part)
+        match = re.fullmatch(r"(\d{1,9})(?:\(x(\d{1,9})\))?", part, re.ASCII)
         if not match:
             what = f"tasks per node {reprlib.repr(text)} are not in a form of Slurm"
             raise UserError(f"{what}: correct it")
@@ -176,14 +164,16 @@ def expand_counts(text: str) -> list[int]:
     return counts
 
 
-def _take(environ: Mapping[str, str], name: str) -> str:
-    if not environ.get(name):
-        raise UserError(f"--cluster slurm: {name} is missing: start it with srun, in a job")
-    return environ[name]
+def _take(environ: Mapping[str, str], *names: str) -> str:
+    """The first of these variables that is set."""
+    for name in names:
+        if environ.get(name):
+            return environ[name]
+    raise UserError(f"--cluster slurm: {names[0]} is missing: start it with srun, in a job")
 
 
-def _number(environ: Mapping[str, str], name: str) -> int:
-    text = _take(environ, name)
+def _number(environ: Mapping[str, str], *names: str) -> int:
+    text = _take(environ, *names)
     if not (text.isascii() and text.isdigit() and len(text) < 10):
-        raise UserError(f"--cluster slurm: {name} {reprlib.repr(text)} is not a number: fix it")
+        raise UserError(f"--cluster slurm: {names[0]} {reprlib.repr(text)} is not a number: fix it")
     return int(text)
