@@ -33,18 +33,8 @@ _SIOCSIFFLAGS = 0x8914
 _IFF_UP = 0x1
 
 
-@contextlib.contextmanager
-def _refusals() -> Iterator[None]:
-    """Turn an OSError of the kernel into a UserError with the name of the call."""
-    try:
-        yield
-    except OSError as error:
-        raise UserError(": ".join(filter(None, (error.filename, error.strerror)))) from None
-
-
-@_refusals()
 def create() -> None:
-    """Move this process into a new network with loopback up; UserError if the kernel refuses it."""
+    """Move this process into a new network with loopback up; an OSError names the call."""
     user, group = os.geteuid(), os.getegid()
     try:
         _call("unshare", _CLONE_NEWNET)
@@ -54,14 +44,13 @@ def create() -> None:
         Path("/proc/self/setgroups").write_text("deny")
         Path("/proc/self/uid_map").write_text(f"{user} {user} 1")
         Path("/proc/self/gid_map").write_text(f"{group} {group} 1")
-    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as any_socket:
-        try:
+    try:
+        with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as any_socket:
             fcntl.ioctl(any_socket, _SIOCSIFFLAGS, struct.pack("16sh14x", b"lo", _IFF_UP))
-        except OSError as error:
-            raise OSError(error.errno, error.strerror, "loopback") from None
+    except OSError as error:
+        raise OSError(error.errno, error.strerror, "loopback") from None
 
 
-@_refusals()
 def enter(member: Identity) -> bool:
     """Move this process into the network of another process; False if that has ended."""
     own, its = Path("/proc/self/ns"), Path(f"/proc/{member.pid}/ns")
@@ -99,14 +88,18 @@ def join(path: Path) -> None:
         with open(os.open(path, flags, 0o600), "a+b") as file:  # noqa: PTH123
             fcntl.flock(file, fcntl.LOCK_EX)
             file.seek(0)
-            if not any(map(enter, _members(file))):
+            try:
+                is_first = not any(map(enter, _members(file)))
+                if is_first:
+                    create()
+            except OSError as error:
+                why = ": ".join(filter(None, (error.filename, error.strerror)))
+                remedy = "give --isolation off, and read SECURITY.md before that"
+                raise UserError(f"the run can't have its own network ({why}): {remedy}") from None
+            if is_first:
                 file.truncate(0)
-                create()
             own = identify(os.getpid())
             file.write(json.dumps(own and dataclasses.asdict(own)).encode() + b"\n")
-    except UserError as error:
-        remedy = "give --isolation off, and read SECURITY.md before that"
-        raise UserError(f"the run can't have its own network ({error}): {remedy}") from None
     except OSError as error:
         raise UserError(f"cannot write {path}: {error.strerror}; give another directory") from None
 
@@ -123,8 +116,9 @@ def main() -> int:
         create()
         with socket.create_server(("127.0.0.1", 0)) as server:
             socket.create_connection(server.getsockname(), timeout=5.0).close()
-    except (UserError, OSError) as error:
-        sys.stdout.write(f"{error}\n")
+    except OSError as error:
+        why = ": ".join(filter(None, (error.filename, error.strerror)))
+        sys.stdout.write(f"{why or error}\n")
         return 1
     return 0
 
