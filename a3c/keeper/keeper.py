@@ -206,7 +206,7 @@ class Keeper:
         how = f"{self._spec.name} {last_exit}"
         kind = classify_exit(code, reason)
         is_needed = self._spec.role == "ps" or (self._spec.role, self._spec.task) == ("worker", 0)
-        if code == 128 + SIGTERM and is_needed:  # sent to it alone, as by earlyoom
+        if code == 128 + SIGTERM and reason is None and is_needed:  # TERM to it, as by earlyoom
             kind = "retry"
         if self._stopping:
             self._leave("stopped", self._last_status, how)

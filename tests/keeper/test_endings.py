@@ -165,6 +165,12 @@ def test_after_a_sigterm_of_its_own_only_a_worker_stays_out(
     assert (record.state, record.restarts) == ("failed", restarts)
 
 
+def test_a_chief_that_leaves_in_order_for_its_memory_counts_as_crashed(start: Start) -> None:
+    script = f"trap 'exit 143' TERM; {BEAT}; while :; do sleep 0.02; done"
+    record = start(script, **LARGE).ended()
+    assert (record.state, record.restarts) == ("failed", Limits().max_crashes - 1)
+
+
 def test_two_hangups_still_let_the_process_end_in_order(start: Start) -> None:
     script = (
         "trap 'echo asked; until [ -e go ]; do sleep 0.01; done; exit 0' TERM;"
