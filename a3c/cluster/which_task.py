@@ -17,10 +17,6 @@ from a3c.cluster.topology import JOBS, Cluster, Task, count_up, make_cluster
 from a3c.config import ClusterConfig, Config
 from a3c.errors import UserError
 
-# Below the ports that kernels use for outgoing connections; the job's number selects a range, so
-# that jobs on one node seldom collide.
-_FIRST_PORT, _PORTS_A_JOB, _JOBS = 10_000, 128, 156
-
 
 def add_host_arguments(group: Any) -> None:
     group.add_argument("--ps-hosts", metavar="HOST:PORT,...", help="addresses of every ps")
@@ -113,14 +109,16 @@ def resolve_slurm(environ: Mapping[str, str], settings: ClusterConfig) -> tuple[
         what = f"SLURM_DISTRIBUTION {reprlib.repr(distribution)} is not supported"
         raise UserError(f"{what}: give srun --distribution=block")
     nodes = [node for node, count in enumerate(counts) for _ in range(count)]
-    if "SLURM_NODEID" in environ and _number(environ, "SLURM_NODEID") != nodes[me]:
-        raise UserError(  # no peer would find this task; Slurm doesn't always name the distribution
-            f"--cluster slurm: this task is on node {_number(environ, 'SLURM_NODEID')} of the "
-            f"list, not on {nodes[me]}: give srun --distribution=block"
-        )
+    # On another node no peer would find this task. Slurm doesn't always name the distribution.
+    node = _number(environ, "SLURM_NODEID") if "SLURM_NODEID" in environ else nodes[me]
+    if node != nodes[me]:
+        what = f"--cluster slurm: this task is on node {node} of the list, not on {nodes[me]}"
+        raise UserError(f"{what}: give srun --distribution=block")
     base = settings.base_port
     if base is None:
-        base = _FIRST_PORT + _PORTS_A_JOB * (_number(environ, "SLURM_JOB_ID") % _JOBS)
+        # Below the ports that kernels use for outgoing connections. The job's number selects one of
+        # 156 ranges of 128 ports, so that jobs on one node seldom collide.
+        base = 10_000 + 128 * (_number(environ, "SLURM_JOB_ID") % 156)
     addresses = count_up([hosts[node] for node in nodes], base)
     ps, workers = addresses[: settings.ps], addresses[settings.ps :]
     cluster = make_cluster(ps, workers, trusted_network=settings.trusted_network)

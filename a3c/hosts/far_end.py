@@ -27,7 +27,6 @@ from a3c.process import process_records
 from a3c.process.process_records import ENDED_STATES, ProcessRecord
 
 TICK_S = 0.25
-FILES_INTERVAL_S = 1.0
 PING_TIMEOUT_S = 60.0  # without a ping: the connection counts as lost
 
 
@@ -76,7 +75,7 @@ def report(request: dict[str, Any], spec: KeeperSpec, launcher: Channel) -> None
             reported = record
             launcher.send({"record": dataclasses.asdict(record)})
         _send_file("log", Path(spec.log), places, launcher)
-        if is_over or time.monotonic() - files_at >= FILES_INTERVAL_S:
+        if is_over or time.monotonic() - files_at >= 1.0:
             files_at = time.monotonic()
             if record and record.heartbeat:
                 with contextlib.suppress(OSError):

@@ -30,17 +30,14 @@ from a3c.cluster import plan as planning
 from a3c.cluster.hostfile import Host, directory_of, ssh_command
 from a3c.cluster.plan import Plan
 from a3c.errors import EXIT_CRASH, EXIT_FATAL, EXIT_OK, EXIT_USAGE, UserError
-from a3c.hosts.far_end import Channel
+from a3c.hosts.far_end import TICK_S, Channel
 from a3c.keeper.capture import write_all
 from a3c.keeper.spec import Process
 from a3c.process import console, process_records
 from a3c.process.process_records import ENDED_STATES, ProcessRecord, from_json
 from a3c.run.rundir import RunDir, copied_from
 
-TICK_S = 0.25
-PING_INTERVAL_S = 5.0
 FIRST_ANSWER_S = 60.0  # from the start of ssh, which includes starting Python on the host
-RETRY_DELAYS_S = (0.5, 1.0, 2.0, 5.0)
 LAST_RETRIES_S = 12.0  # retries of a lost connection while the run ends
 
 
@@ -110,12 +107,12 @@ class RemoteProcess:
         for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
             signal.signal(number, self._on_signal)
         self._note()
-        failures = 0
+        delay_s = 0.5
         while self._status < 0:
             if self._asked_at is not None and self._log_place is None:
                 return 128 + signal.SIGTERM
-            failures = 0 if self._connect() else failures + 1
-            retry_at = time.monotonic() + RETRY_DELAYS_S[min(failures, len(RETRY_DELAYS_S) - 1)]
+            delay_s = 0.5 if self._connect() else min(2 * delay_s, 5.0)
+            retry_at = time.monotonic() + delay_s
             while self._status < 0 and time.monotonic() < retry_at:
                 time.sleep(TICK_S)
                 asked_at = self._asked_at
@@ -150,7 +147,7 @@ class RemoteProcess:
                 if self._asked_at is not None and not asked:
                     asked = True
                     link.send({"do": "stop"})
-                if now - pinged > PING_INTERVAL_S:
+                if now - pinged > 5.0:
                     pinged = now
                     link.send({})
         finally:
@@ -204,18 +201,15 @@ class RemoteProcess:
             process_records.write_json(path, asdict(self._seen), durable=False)
 
     def _copy(self, name: str, data: bytes) -> None:
-        """Append data of a remote file to its local copy; log data goes to stdout."""
         if name == "log":
             self._log_place = (self._log_place or 0) + len(data)
             write_all(1, data)
-            return
-        path = self._run.path / name
-        if name.split("/")[0] not in ("metrics", "events") or ".." in Path(name).parts:
-            return
-        with contextlib.suppress(OSError):
-            path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
-            with path.open("ab") as file:
-                file.write(data)
+        elif name.split("/")[0] in ("metrics", "events") and ".." not in Path(name).parts:
+            path = self._run.path / name
+            with contextlib.suppress(OSError):
+                path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+                with path.open("ab") as file:
+                    file.write(data)
 
     def _end(self, state: str | None) -> None:
         """Handle the end of the remote keeper; `state` is None if it recorded no reason."""
@@ -263,13 +257,11 @@ def end_remote(run: RunDir, *, now: bool) -> list[str]:
     ended: list[str] = []
     troubles: list[str] = []
     for host, link in links:
-        answer = link.receive(60.0)
-        timed_out = answer is None and not link.closed
+        answer, is_closed = link.receive(60.0), link.closed
         _, words = link.close()
-        if timed_out:
-            troubles.append(f"{host.name} gives no answer")
-        elif answer is None:
-            troubles.append(f"{host.name} can't be reached ({words})")
+        if answer is None:
+            why = f"can't be reached ({words})" if is_closed else "gives no answer"
+            troubles.append(f"{host.name} {why}")
         else:
             ended += answer["ended"]
             troubles += [f"{name} on {host.name} did not end" for name in answer["left"]]

@@ -52,15 +52,15 @@ def listen(ports: list[int], token: str) -> dict[int, str]:
         except OSError as error:
             why = os.strerror(error.errno or 0)
             busy[port] = "in use" if error.errno == errno.EADDRINUSE else why
-    threading.Thread(target=_answer, args=(listeners, token.encode()), daemon=True).start()
+
+    def answer() -> None:
+        while listeners:
+            for listener in select.select(listeners, [], [])[0]:
+                with contextlib.suppress(OSError), listener.accept()[0] as visitor:
+                    visitor.sendall(token.encode())
+
+    threading.Thread(target=answer, daemon=True).start()
     return busy
-
-
-def _answer(listeners: list[socket.socket], token: bytes) -> None:
-    while listeners:
-        for listener in select.select(listeners, [], [])[0]:
-            with contextlib.suppress(OSError), listener.accept()[0] as visitor:
-                visitor.sendall(token)
 
 
 def why_not(target: tuple[str, int, str]) -> str:

@@ -122,7 +122,6 @@ class Child:
 
 
 def signal_group(pgid: int, signum: int) -> None:
-    """Send a signal to a child's process group if it still exists."""
     assert pgid > 1, "0 and 1 would mean everybody"
     with contextlib.suppress(ProcessLookupError, PermissionError):
         os.killpg(pgid, signum)
