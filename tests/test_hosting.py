@@ -186,8 +186,9 @@ def test_a_remote_keeper_that_cannot_start_gives_the_reason(far: Far) -> None:
     assert "beta can't start worker-1: keeper: cannot write" in far.said.read_text()
 
 
-def test_a_lock_of_an_editor_is_no_code(tmp_path: Path) -> None:
+def test_a_lock_of_an_editor_or_a_broken_link_is_no_code(tmp_path: Path) -> None:
     (tmp_path / "model.py").touch()
+    (tmp_path / "old.py").symlink_to("gone.py")
     (tmp_path / ".#model.py").symlink_to("me@host.1:2")
     assert list(probe.code_of(str(tmp_path))) == ["model.py"]
 

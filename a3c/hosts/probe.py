@@ -19,6 +19,7 @@ import socket
 import sys
 import threading
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 
 LIBRARIES = ("tensorflow", "numpy", "gymnasium", "ale-py")  # of one version on all hosts
 _NO_CODE = ("tests", "benchmarks", "docs", "docker", "runs", "site-packages")
@@ -34,10 +35,10 @@ def code_of(directory: str) -> dict[str, str]:
         folders[:] = sorted(f for f in folders if f[0] not in "._" and f not in _NO_CODE)
         for file in files:
             if file.endswith(".py") and file[0] != ".":  # `.#x.py` is a lock of Emacs, no file
-                path = os.path.join(folder, file)  # noqa: PTH118
-                with open(path, "rb") as stream:  # noqa: PTH123
-                    digest = hashlib.sha256(stream.read()).hexdigest()[:12]
-                found[os.path.relpath(path, directory)] = digest
+                path = Path(folder, file)
+                with contextlib.suppress(OSError):  # such as a link to a file that is gone
+                    digest = hashlib.sha256(path.read_bytes()).hexdigest()[:12]
+                    found[str(path.relative_to(directory))] = digest
     return found
 
 
@@ -81,7 +82,7 @@ def main() -> None:
 
     task = json.loads(sys.stdin.buffer.readline())
     directory = task["directory"]
-    there = os.path.isfile(os.path.join(directory, "worker.py"))  # noqa: PTH113, PTH118
+    there = Path(directory, "worker.py").is_file()
     versions, memory_mb, outward = {}, 0.0, []
     for name in LIBRARIES:
         with contextlib.suppress(metadata.PackageNotFoundError):
