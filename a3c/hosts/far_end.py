@@ -36,8 +36,7 @@ class Channel:
     def __init__(self, source: int, sink: int) -> None:
         self._source, self._sink = source, sink
         self.on_other: Callable[[bytes], None] = lambda _: None  # such as of a login script
-        self._lines: list[bytes] = []
-        self._rest = b""  # an incomplete line
+        self._data = b""  # received, not yet handled
         self.closed = False
 
     def send(self, message: object, *, before: bytes = b"") -> None:
@@ -49,17 +48,18 @@ class Channel:
         """The next message; None if the channel is closed, or after `timeout_s`."""
         deadline = time.monotonic() + timeout_s
         while not self.closed and (left_s := deadline - time.monotonic()) > 0:
-            if self._lines:
-                line = self._lines.pop(0)
+            line, newline, rest = self._data.partition(b"\n")
+            if newline:
+                self._data = rest
                 with contextlib.suppress(ValueError):
                     message = json.loads(line)
                     if isinstance(message, dict):
                         return message
                 self.on_other(line)
             elif select.select([self._source], [], [], left_s)[0]:
-                data = os.read(self._source, 1 << 16)
-                self.closed = not data
-                *self._lines, self._rest = (self._rest + data).split(b"\n")
+                more = os.read(self._source, 1 << 16)
+                self.closed = not more
+                self._data += more
         return None
 
 

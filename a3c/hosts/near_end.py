@@ -130,8 +130,7 @@ class RemoteProcess:
     def _connect(self) -> bool:
         """Follow over one connection until it ends; return whether the host answered."""
         argv = (self._host.python, "-m", "a3c.hosts.far_end")
-        command = ssh_command(self._host, argv, directory=self._host.directory)
-        link = Connection(command)
+        link = Connection(ssh_command(self._host, argv, directory=self._host.directory))
         link.on_other = lambda line: write_all(1, line + b"\n")
         began = pinged = time.monotonic()
         answered = asked = False
