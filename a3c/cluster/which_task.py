@@ -95,7 +95,14 @@ def from_tf_config(text: str, *, trusted_network: bool) -> tuple[Cluster, Task]:
 def resolve_slurm(environ: Mapping[str, str], settings: ClusterConfig) -> tuple[Cluster, Task]:
     # A task outside of a step has only the variables of its job.
     hosts = expand_hosts(_take(environ, "SLURM_STEP_NODELIST", "SLURM_JOB_NODELIST"))
-    counts = expand_counts(_take(environ, "SLURM_STEP_TASKS_PER_NODE", "SLURM_TASKS_PER_NODE"))
+    listed = _take(environ, "SLURM_STEP_TASKS_PER_NODE", "SLURM_TASKS_PER_NODE")
+    counts: list[int] = []  # of `4(x2),3`: 4, 4, 3
+    for part in listed.split(","):
+        match = re.fullmatch(r"(\d{1,9})(?:\(x(\d{1,9})\))?", part, re.ASCII)
+        if not match:
+            what = f"tasks per node {reprlib.repr(listed)} are not in a form of Slurm"
+            raise UserError(f"{what}: correct it")
+        counts += [int(match[1])] * int(match[2] or 1)
     tasks = _number(environ, "SLURM_STEP_NUM_TASKS", "SLURM_NTASKS")
     me = _number(environ, "SLURM_PROCID")
     if len(counts) != len(hosts) or sum(counts) != tasks:
@@ -148,18 +155,6 @@ def expand_ranges(text: str) -> list[str]:
             raise UserError(f"host list with [{reprlib.repr(text)}]: give ranges such as [1-4,07]")
         numbers += [f"{number:0{len(first)}}" for number in range(int(first), int(last) + 1)]
     return numbers
-
-
-def expand_counts(text: str) -> list[int]:
-    """The number of tasks on each node: `4(x2),3` is 4, 4, 3."""
-    counts: list[int] = []
-    for part in text.split(","):
-        match = re.fullmatch(r"(\d{1,9})(?:\(x(\d{1,9})\))?", part, re.ASCII)
-        if not match:
-            what = f"tasks per node {reprlib.repr(text)} are not in a form of Slurm"
-            raise UserError(f"{what}: correct it")
-        counts += [int(match[1])] * int(match[2] or 1)
-    return counts
 
 
 def _take(environ: Mapping[str, str], *names: str) -> str:

@@ -129,13 +129,25 @@ class RemoteProcess:
 
     def _connect(self) -> bool:
         """Follow over one connection until it ends; return whether the host answered."""
-        argv = (self._host.python, "-m", "a3c.hosts.far_end")
-        link = Connection(ssh_command(self._host, argv, directory=self._host.directory))
+        host, name = self._host, self._process.name
+        there = RunDir(Path(directory_of(host, self._run.label)))
+        # Where the next data of each file goes: the end of its local copy.
+        places = {} if self._log_place is None else {"log": self._log_place}
+        for path in (self._run.metrics(name), *(self._run.path / "events" / name).rglob("*")):
+            if path.is_file():
+                places[str(path.relative_to(self._run.path))] = path.stat().st_size
+        request = {
+            "keeper": planning.keeper_spec(self._process, there).command(host.python),
+            "places": places,
+            "unless_ended": self._log_place is not None,
+        }
+        argv = (host.python, "-m", "a3c.hosts.far_end")
+        link = Connection(ssh_command(host, argv, directory=host.directory))
         link.on_other = lambda line: write_all(1, line + b"\n")
         began = pinged = time.monotonic()
         answered = asked = False
         try:
-            link.send(self._request())
+            link.send(request)
             while not link.closed and self._status < 0:
                 if message := link.receive(TICK_S):
                     answered = True
@@ -152,29 +164,24 @@ class RemoteProcess:
         finally:
             _, words = link.close()
         if self._status < 0 and self._seen.cut_off_at is None:
-            print_line(f"no connection to {self._host.name} ({words}): trying again")
+            print_line(f"no connection to {host.name} ({words}): trying again")
             self._note(cut_off_at=time.time())
         return answered
-
-    def _request(self) -> dict[str, Any]:
-        there, name = Path(directory_of(self._host, self._run.label)), self._process.name
-        # Where the next data of each file goes: the end of its local copy.
-        places = {} if self._log_place is None else {"log": self._log_place}
-        for path in (self._run.metrics(name), *(self._run.path / "events" / name).rglob("*")):
-            if path.is_file():
-                places[str(path.relative_to(self._run.path))] = path.stat().st_size
-        spec = planning.keeper_spec(self._process, RunDir(there))
-        return {
-            "keeper": spec.command(self._host.python),
-            "places": places,
-            "unless_ended": self._log_place is not None,
-        }
 
     def _handle(self, message: dict[str, Any]) -> None:
         if "record" in message:
             self._note(record=from_json(ProcessRecord, message["record"]))
         elif "file" in message:
-            self._copy(message["file"], base64.b64decode(message["data"]))
+            name, data = message["file"], base64.b64decode(message["data"])
+            if name == "log":
+                self._log_place = (self._log_place or 0) + len(data)
+                write_all(1, data)
+            elif name.split("/")[0] in ("metrics", "events") and ".." not in Path(name).parts:
+                path = self._run.path / name
+                with contextlib.suppress(OSError):
+                    path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+                    with path.open("ab") as file:
+                        file.write(data)
         elif "beat" in message:
             path = self._run.heartbeat(self._process.name)
             with contextlib.suppress(OSError):
@@ -198,17 +205,6 @@ class RemoteProcess:
         with contextlib.suppress(OSError):  # disk full: the next change writes it again
             path.parent.mkdir(mode=0o700, exist_ok=True)
             process_records.write_json(path, asdict(self._seen), durable=False)
-
-    def _copy(self, name: str, data: bytes) -> None:
-        if name == "log":
-            self._log_place = (self._log_place or 0) + len(data)
-            write_all(1, data)
-        elif name.split("/")[0] in ("metrics", "events") and ".." not in Path(name).parts:
-            path = self._run.path / name
-            with contextlib.suppress(OSError):
-                path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
-                with path.open("ab") as file:
-                    file.write(data)
 
     def _end(self, state: str | None) -> None:
         """Handle the end of the remote keeper; `state` is None if it recorded no reason."""
