@@ -93,9 +93,11 @@ def from_tf_config(text: str, *, trusted_network: bool) -> tuple[Cluster, Task]:
 
 
 def resolve_slurm(environ: Mapping[str, str], settings: ClusterConfig) -> tuple[Cluster, Task]:
-    # A task outside of a step has only the variables of its job.
-    hosts = expand_hosts(_take(environ, "SLURM_STEP_NODELIST", "SLURM_JOB_NODELIST"))
-    listed = _take(environ, "SLURM_STEP_TASKS_PER_NODE", "SLURM_TASKS_PER_NODE")
+    names = ("SLURM_STEP_NODELIST", "SLURM_STEP_TASKS_PER_NODE", "SLURM_STEP_NUM_TASKS")
+    if "SLURM_STEP_NODELIST" not in environ and "SLURM_JOB_NODELIST" in environ:
+        # A task outside of a step has only the variables of its job.
+        names = ("SLURM_JOB_NODELIST", "SLURM_TASKS_PER_NODE", "SLURM_NTASKS")
+    hosts, listed = expand_hosts(_take(environ, names[0])), _take(environ, names[1])
     counts: list[int] = []  # of `4(x2),3`: 4, 4, 3
     for part in listed.split(","):
         match = re.fullmatch(r"(\d{1,9})(?:\(x(\d{1,9})\))?", part, re.ASCII)
@@ -103,8 +105,7 @@ def resolve_slurm(environ: Mapping[str, str], settings: ClusterConfig) -> tuple[
             what = f"tasks per node {reprlib.repr(listed)} are not in a form of Slurm"
             raise UserError(f"{what}: correct it")
         counts += [int(match[1])] * int(match[2] or 1)
-    tasks = _number(environ, "SLURM_STEP_NUM_TASKS", "SLURM_NTASKS")
-    me = _number(environ, "SLURM_PROCID")
+    tasks, me = _number(environ, names[2]), _number(environ, "SLURM_PROCID")
     if len(counts) != len(hosts) or sum(counts) != tasks:
         there = f"{sum(counts)} on {len(counts)} of {len(hosts)} nodes"
         raise UserError(f"--cluster slurm: {tasks} tasks are not {there}: start it with srun")
@@ -157,16 +158,14 @@ def expand_ranges(text: str) -> list[str]:
     return numbers
 
 
-def _take(environ: Mapping[str, str], *names: str) -> str:
-    """The first of these variables that is set."""
-    for name in names:
-        if environ.get(name):
-            return environ[name]
-    raise UserError(f"--cluster slurm: {names[0]} is missing: start it with srun, in a job")
+def _take(environ: Mapping[str, str], name: str) -> str:
+    if not environ.get(name):
+        raise UserError(f"--cluster slurm: {name} is missing: start it with srun, in a job")
+    return environ[name]
 
 
-def _number(environ: Mapping[str, str], *names: str) -> int:
-    text = _take(environ, *names)
+def _number(environ: Mapping[str, str], name: str) -> int:
+    text = _take(environ, name)
     if not (text.isascii() and text.isdigit() and len(text) < 10):
-        raise UserError(f"--cluster slurm: {names[0]} {reprlib.repr(text)} is not a number: fix it")
+        raise UserError(f"--cluster slurm: {name} {reprlib.repr(text)} is not a number: fix it")
     return int(text)

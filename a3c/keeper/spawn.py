@@ -49,10 +49,13 @@ class Child:
         def prepare() -> None:
             die_with(parent)
             signal.set_wakeup_fd(-1)
+            # Until the program runs, a signal shall end it, and not reach our handlers.
+            for signum in signal.valid_signals():
+                if callable(signal.getsignal(signum)):
+                    signal.signal(signum, signal.SIG_DFL)
             signal.pthread_sigmask(signal.SIG_SETMASK, mask)
 
-        # Signals are blocked during the fork: our handlers, which exec removes, would pass those of
-        # the child to the keeper.
+        # Signals are blocked during the fork, so that it never runs our signal handlers.
         mask = signal.pthread_sigmask(signal.SIG_BLOCK, signal.valid_signals())
         try:
             self._process = subprocess.Popen(
