@@ -101,9 +101,8 @@ class Store:
         self._has_left = False
         targets = [f"grpc://{ps}" for ps in cluster.ps]
         with exit_after(self._timeout_s), raise_if_ps_lost():
-            self._exchange.connect(
-                [UnclosedSession(ps, graph, timeout_s, "/job:ps") for ps in targets]
-            )
+            masters = [UnclosedSession(ps, graph, timeout_s, "/job:ps") for ps in targets]
+            self._exchange.connect(masters)
 
     def _run(self, fetches: Any, *arguments: Any, **options: Any) -> Any:
         with raise_if_ps_lost():
@@ -119,14 +118,15 @@ class Store:
 
         `ready` is written last: if the chief dies during this call, the ps counts as uninitialised.
         """
-        self._run(self._initializer)
+        self._run(list(self._initializers.values()))
         self._assign(by_shard(values, self.layout, self._saved))
         self._assign({"ps_start": PsStart(secrets.randbits(53), int(values.get("global_step", 0)))})
         self._assign({"ready": True})
 
     def _assign(self, values: Mapping[str, Any]) -> None:
-        fed = {self._inputs[name]: value for name, value in values.items()}
-        self._run([self._assigns[name] for name in values], fed)
+        """Run the initializers of these variables with other values, as `Variable.load` does."""
+        writes = {self._initializers[name]: value for name, value in values.items()}
+        self._run(list(writes), {write.inputs[1]: value for write, value in writes.items()})
 
     def attach(self, on_stuck: Callable[[RetryableError], None]) -> PsStart:
         """Register this worker, so that the ps waits for it; returns how the ps started.
@@ -249,11 +249,6 @@ class Store:
         with tf.control_dependencies(list(self._saved.values())):
             after = self._exchange.num_updates.read_value()
         self._snapshot = (before, self._saved, after, self._exchange.samples_waiting)
-        self._initializer = tf.compat.v1.variables_initializer(list(variables.values()))
+        self._initializers = {name: v.initializer for name, v in variables.items()}
         exist = [tf.compat.v1.is_variable_initialized(v) for v in variables.values()]
         self._all_exist = tf.reduce_all(exist)
-        self._inputs = {n: tf.compat.v1.placeholder(v.dtype, v.shape) for n, v in variables.items()}
-        self._assigns = {
-            name: variable.assign(self._inputs[name], read_value=False)
-            for name, variable in variables.items()
-        }
