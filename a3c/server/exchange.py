@@ -244,8 +244,8 @@ class Exchange:
                 for shard, total in members.items()
             ]
         with tf.control_dependencies(steps):
-            cleared = [v.assign(tf.zeros_like(v), read_value=False) for v in sums.values()]
-            cleared.append(totals.assign(tf.zeros_like(totals), read_value=False))
+            gathers = [*sums.values(), totals]
+            cleared = [v.assign(tf.zeros_like(v), read_value=False) for v in gathers]
         with tf.control_dependencies(cleared):
             return tf.constant(1, tf.int64)
 
