@@ -46,11 +46,6 @@ def make(
     return envs
 
 
-def is_atari(env_id: str) -> bool:
-    """Whether this is an Atari game, so that the settings for Atari games apply."""
-    return atari.find(environments.import_module_of(env_id)) is not None
-
-
 def check(config: EnvConfig) -> tuple[Space[Any], Space[Any]]:
     """Make an environment and play a step; returns its observation space and action space.
 

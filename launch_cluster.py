@@ -285,6 +285,7 @@ def _compose(config: Config, run_name: str, chosen: argparse.Namespace) -> int:
 def _check(config: Config, path: Path, chosen: argparse.Namespace) -> list[str]:
     """Refuse settings that can't work, before anything is written; a line per unused flag."""
     import envs  # imports Gymnasium: too slow for the verbs, which don't need it
+    from a3c.env import atari
 
     observations, actions = envs.check(config.env)
     for own in config.run.callback:
@@ -298,7 +299,7 @@ def _check(config: Config, path: Path, chosen: argparse.Namespace) -> list[str]:
     return command_line.unused_flags(
         chosen,
         config,
-        is_atari=envs.is_atari(config.env.env_id),
+        is_atari=atari.find(config.env.env_id) is not None,
         has_box_actions=type(actions).__name__ == "Box",
     )
 

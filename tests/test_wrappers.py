@@ -69,7 +69,7 @@ class Twice(gymnasium.Wrapper[Any, Any, Any, Any]):
 
 def rollouts(wrapper: str, *scripts: Script, **settings: Any) -> Iterator[Rollout]:
     given = ({"name": f"{__name__}:{wrapper}"},)
-    made = wrappers.copies(lambda: ScriptedEnv(0, scripts, []), 1, given)
+    made = wrappers.Copies(lambda: ScriptedEnv(0, scripts, []), 1, given)
     chosen = configure(gamma=0.5, network="mlp", envs_per_worker=1, **settings)
     policy = for_space(ACTIONS, chosen.network)
     return Player(made, ScriptedActor(), policy, chosen, seed=1).rollouts()
@@ -160,7 +160,7 @@ def test_last_observations_are_copies_also_of_dicts() -> None:
             return self._seen, 0.0, False, True, {}
 
     space = spaces.Dict(x=spaces.Box(-9.0, 9.0, (2,)))
-    made = wrappers.copies(lambda: Reusing(space), 1, ())
+    made = wrappers.Copies(lambda: Reusing(space), 1, ())
     made.reset()
     assert made.step(np.zeros(1, int))[4]["final_obs"][0]["x"].tolist() == [3.0, 3.0]
 
@@ -179,7 +179,7 @@ def test_infos_hold_anything_in_each_copy_and_step() -> None:
         def step(self, action: Any) -> Any:
             return *super().step(action)[:4], next(infos)
 
-    made = wrappers.copies(lambda: InfoEnv(0, [Script((0.0,) * 9)], []), 2, ())
+    made = wrappers.Copies(lambda: InfoEnv(0, [Script((0.0,) * 9)], []), 2, ())
     made.reset()
     first, second = (made.step(np.zeros(2, int))[4] for _ in range(2))
     path[:] = 9.0

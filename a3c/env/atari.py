@@ -20,6 +20,7 @@ from numpy.typing import NDArray
 
 from a3c.config import EnvConfig
 from a3c.env import wrappers
+from a3c.env.spaces import Envs
 from a3c.errors import UserError
 
 gymnasium.register_envs(ale_py)
@@ -27,8 +28,6 @@ gymnasium.register_envs(ale_py)
 # The probability that a frame repeats the last action, by the id's version.
 _STICKINESS = {"0": 0.25, "4": 0.0, "5": 0.25}
 _ID = re.compile(r"(ALE/)?([A-Za-z0-9]+?)(Deterministic|NoFrameskip)?-v([045])")
-# Half an hour of play: the limit of every Atari id.
-_MAX_FRAMES = 108_000
 _VECTOR_KWARGS = {"full_action_space", "continuous", "continuous_action_threshold"}
 _GAME_KWARGS = {*_VECTOR_KWARGS, "mode", "difficulty"}
 
@@ -62,27 +61,26 @@ class Preprocessing(NamedTuple):
         return np.rint(small, out=small).astype(np.uint8)
 
 
-ATARI = Preprocessing(slice(None), 84)
 FIELD = slice(34, 194)  # the rows of Pong's and Breakout's playing field
 
 # "universe" is as in universe-starter-agent: the playing field, 42x42, grey. There are three
 # differences: a pixel is the mean of the area it covers, without an interpolated 80x80 step; grey
 # is luminance, not the mean of red, green and blue; and it is the maximum of the last two frames.
 PREPROCESSING = {
-    "auto": ATARI,
-    "atari": ATARI,
+    "auto": Preprocessing(slice(None), 84),
+    "atari": Preprocessing(slice(None), 84),
     "cropped": Preprocessing(FIELD, 84),
     "universe": Preprocessing(FIELD, 42),
 }
 
 
 def find(env_id: str) -> AtariId | None:
-    """The game of an id, or None if it isn't an Atari id.
+    """The game of an id, with or without a module, or None if it isn't an Atari id.
 
     `ALE/Pong-v5` and the old `Pong-v4`, `PongDeterministic-v4` and `PongNoFrameskip-v4`, and their
     v0, are the same game and differ only in sticky actions: our configuration sets the frame skip.
     """
-    match = _ID.fullmatch(env_id)
+    match = _ID.fullmatch(env_id.rpartition(":")[2])
     if match is None:
         return None
     namespace, name, suffix, version = match.groups()
@@ -92,9 +90,7 @@ def find(env_id: str) -> AtariId | None:
     return AtariId(spec.id, spec.kwargs["game"], _STICKINESS[version])
 
 
-def make(
-    game: AtariId, num_envs: int, config: EnvConfig, render_mode: str | None = None
-) -> VectorEnv[Any, Any, Any]:
+def make(game: AtariId, num_envs: int, config: EnvConfig, render_mode: str | None = None) -> Envs:
     """`num_envs` copies of a game, which reset in the step that ends an episode.
 
     `config.preprocessing` "auto", "atari" and "cropped" give `[frame_stack, 84, 84]` grey frames,
@@ -112,14 +108,14 @@ def make(
             "render_mode": render_mode,
         }
         one = partial(gymnasium.make, game.env_id, **keywords | config.env_kwargs)
-        return wrappers.copies(one, num_envs, config.wrapper)
+        return wrappers.Copies(one, num_envs, config.wrapper)
     if unknown := sorted(set(config.env_kwargs) - _GAME_KWARGS):
         allowed = ", ".join(sorted(_GAME_KWARGS))
         raise UserError(f"env_kwargs {', '.join(unknown)}: an Atari game takes {allowed}")
     if render_mode or config.wrapper or not set(config.env_kwargs) <= _VECTOR_KWARGS:
         own = partial(AtariGame, game, config, render_mode)
-        return wrappers.copies(own, num_envs, config.wrapper)
-    is_whole = PREPROCESSING[config.preprocessing] is ATARI
+        return wrappers.Copies(own, num_envs, config.wrapper)
+    is_whole = config.preprocessing in ("auto", "atari")
     stacks_itself = is_whole and not config.repeat_first_frame
     size: dict[str, Any] = {"stack_num": config.frame_stack if stacks_itself else 1}
     if not is_whole:  # the screen's own size: 210 by 160 except for a few games
@@ -145,7 +141,7 @@ def make(
 
 def _max_frames(config: EnvConfig) -> int:
     if config.max_episode_steps is None:
-        return _MAX_FRAMES
+        return 108_000  # half an hour of play: the limit of every Atari id
     # AtariVectorEnv counts in 32 bits.
     return min(config.max_episode_steps * config.frame_skip, 2**30)
 

@@ -11,7 +11,6 @@ from typing import Any
 
 import gymnasium
 import numpy as np
-from gymnasium.envs.registration import EnvSpec
 from gymnasium.spaces import Box, Discrete, Space
 from gymnasium.vector import AutoresetMode, SyncVectorEnv
 from gymnasium.wrappers.vector import TransformAction
@@ -79,7 +78,9 @@ def make_vec(env_id: str, num_envs: int, config: EnvConfig, render_mode: str | N
     Uses the environment's own vector implementation if it takes the arguments; that one chooses
     its own reset mode. UserError if a package is missing.
     """
-    spec = _find_spec(env_id)
+    spec = gymnasium.registry.get(env_id)
+    if spec is None:
+        raise _unknown(env_id)
     more = {"max_episode_steps": config.max_episode_steps, "render_mode": render_mode}
     keywords = config.env_kwargs | {key: value for key, value in more.items() if value is not None}
     try:
@@ -91,7 +92,7 @@ def make_vec(env_id: str, num_envs: int, config: EnvConfig, render_mode: str | N
                 if spec.entry_point is None:
                     raise
         one = partial(gymnasium.make, env_id, **keywords)
-        return wrappers.copies(one, num_envs, config.wrapper)
+        return wrappers.Copies(one, num_envs, config.wrapper)
     except MISSING as error:
         raise UserError(_explain_missing(error, env_id)) from error
 
@@ -191,11 +192,8 @@ def check_spaces(envs: Envs, env_id: str) -> None:
         raise UserError(f"env_id {env_id} {what}: {remedy}")
 
 
-def _find_spec(env_id: str) -> EnvSpec:
-    """Gymnasium's spec of an id; a UserError with the most similar ids if there is none."""
-    spec = gymnasium.registry.get(env_id)
-    if spec is not None:
-        return spec
+def _unknown(env_id: str) -> UserError:
+    """The error for an id that Gymnasium doesn't know, with the most similar ids."""
     # The many old ids of Atari games would hide the others.
     known = {
         name.lower(): name
@@ -206,7 +204,7 @@ def _find_spec(env_id: str) -> EnvSpec:
     remedy = "give an id like ALE/Pong-v5 or CartPole-v1, or package.module:Id-v0 for your own"
     if nearest:
         remedy = "the nearest known: " + ", ".join(known[name] for name in nearest)
-    raise UserError(f"env_id {env_id!r} is not known to Gymnasium: {remedy}")
+    return UserError(f"env_id {env_id!r} is not known to Gymnasium: {remedy}")
 
 
 def has_own_end(env_id: str) -> bool:

@@ -10,41 +10,57 @@ from typing import Any
 
 import gymnasium
 import numpy as np
-from gymnasium.vector import AutoresetMode, SyncVectorEnv, VectorEnv, VectorWrapper
+from gymnasium.vector import AutoresetMode, SyncVectorEnv
 
 from a3c.config import user_code
 from a3c.errors import UserError
 
+Env = gymnasium.Env[Any, Any]
+
 REWARDS, ENDS = "raw_rewards", "raw_ends"  # in the info of every step
 
 
-def copies(
-    make: Callable[[], gymnasium.Env[Any, Any]], num_envs: int, given: Sequence[dict[str, Any]]
-) -> VectorEnv[Any, Any, Any]:
-    """Copies of an environment in the given wrappers, which reset in the step that ends a game."""
-    games: list[RawScoreCounter] = []
-
-    def wrapped() -> gymnasium.Env[Any, Any]:
-        env: gymnasium.Env[Any, Any] = make()
-        if given:
-            games.append(RawScoreCounter(env))
-            env = games[-1]
-        for own in given:
-            env = _wrap(env, **own)
-        return env
-
-    envs = Copies([wrapped] * num_envs, autoreset_mode=AutoresetMode.SAME_STEP)
-    return RawScores(envs, games) if given else envs
-
-
 class Copies(SyncVectorEnv):
-    """Copies whose infos hold anything, of other types and shapes in each copy and step."""
+    """Copies of an environment in the given wrappers, which reset in the step that ends a game.
+
+    With wrappers, the info of each step holds its raw rewards and which games have ended.
+    """
+
+    def __init__(
+        self, make: Callable[[], Env], num_envs: int, given: Sequence[dict[str, Any]]
+    ) -> None:
+        self._games: list[RawScoreCounter] = []
+
+        def wrapped() -> Env:
+            env = make()
+            if given:
+                self._games.append(RawScoreCounter(env))
+                env = self._games[-1]
+            for own in given:
+                env = _wrap(env, **own)
+            return env
+
+        super().__init__([wrapped] * num_envs, autoreset_mode=AutoresetMode.SAME_STEP)
+
+    def reset(self, **arguments: Any) -> Any:
+        result = super().reset(**arguments)
+        for game in self._games:
+            game.rewards = game.rewards[-1:]
+        return result
+
+    def step(self, actions: Any) -> Any:
+        *results, info = super().step(actions)
+        if self._games:
+            rewards, ends = zip(*(game.take() for game in self._games), strict=True)
+            info |= {REWARDS: np.array(rewards), ENDS: np.array(ends)}
+        return *results, info
 
     def _add_info(self, vector_infos: Any, env_info: Any, env_num: int) -> Any:
         """Add a copy's info: to a column of objects for each name, and to its mask `_name`.
 
-        Gymnasium's columns have the type and shape of their first value, and fail at others or
-        change them. A dict is a table of columns; plain values of that name are then left out.
+        So infos hold anything, of other types and shapes in each copy and step: Gymnasium's columns
+        have the type and shape of their first value, and fail at others or change them. A dict is a
+        table of columns; plain values of that name are then left out.
         """
         for name, value in env_info.items():
             is_table = isinstance(value, dict) and name != "final_obs"
@@ -65,7 +81,7 @@ class Copies(SyncVectorEnv):
         return vector_infos
 
 
-def _wrap(env: gymnasium.Env[Any, Any], name: str, **arguments: Any) -> gymnasium.Env[Any, Any]:
+def _wrap(env: Env, name: str, **arguments: Any) -> Env:
     subject = f"wrapper {name}"
     wrapper = user_code.find(name, subject, "Wrapper")
     with user_code.as_user_error(subject):
@@ -77,55 +93,31 @@ def _wrap(env: gymnasium.Env[Any, Any], name: str, **arguments: Any) -> gymnasiu
 
 
 class RawScoreCounter(gymnasium.Wrapper[Any, Any, Any, Any]):
-    """Counts the raw rewards of each game."""
-
-    def __init__(self, env: gymnasium.Env[Any, Any]) -> None:
+    def __init__(self, env: Env) -> None:
         super().__init__(env)
-        self._sums = [0.0]  # of each game since the last `take`; the last one goes on
+        self.rewards = [0.0]  # of each game since the last `take`; the last one goes on
         self._has_begun = False
 
     def step(self, action: Any) -> Any:
         result = self.env.step(action)
         _, reward, terminated, truncated, _ = result
-        self._sums[-1] += float(reward)
+        self.rewards[-1] += float(reward)
         self._has_begun = not (terminated or truncated)
         if not self._has_begun:
-            self._sums.append(0.0)
+            self.rewards.append(0.0)
         return result
 
     def reset(self, **arguments: Any) -> Any:
         if self._has_begun:
-            self._sums.append(0.0)
+            self.rewards.append(0.0)
             self._has_begun = False
         return self.env.reset(**arguments)
 
     def take(self) -> tuple[float, bool]:
         """The rewards since the last call, of one game, and whether it ended with them."""
-        reward, *rest = self._sums
-        self._sums = [sum(rest)]
+        reward, *rest = self.rewards
+        self.rewards = [sum(rest)]
         return reward, bool(rest)
-
-    def forget(self) -> None:
-        self._sums = self._sums[-1:]
-
-
-class RawScores(VectorWrapper[Any, Any, Any, Any, Any]):
-    """Adds the raw rewards of each step to its info, and which games have ended."""
-
-    def __init__(self, envs: VectorEnv[Any, Any, Any], games: Sequence[RawScoreCounter]) -> None:
-        super().__init__(envs)
-        self._games = games
-
-    def reset(self, **arguments: Any) -> Any:
-        result = self.env.reset(**arguments)
-        for game in self._games:
-            game.forget()
-        return result
-
-    def step(self, actions: Any) -> Any:
-        *results, info = self.env.step(actions)
-        rewards, ends = zip(*(game.take() for game in self._games), strict=True)
-        return *results, info | {REWARDS: np.array(rewards), ENDS: np.array(ends)}
 
 
 def raw(

@@ -200,7 +200,7 @@ def screen(envs: Envs, env_id: str) -> np.ndarray:
 
 
 def frames_per_second(envs: Envs, config: EnvConfig) -> float:
-    if atari.find(config.env_id.rpartition(":")[2]):
+    if atari.find(config.env_id):
         return 60.0 / config.frame_skip
     fps = envs.metadata.get("render_fps")
     return float(fps) if isinstance(fps, int | float) and fps > 0 else 30.0

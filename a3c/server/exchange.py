@@ -16,6 +16,7 @@ A call to a lost ps may hang; `Store` then ends the process. After a broken conn
 repeats the call, and a ps that already received it refuses it: no gradient counts twice.
 """
 
+import functools
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor, wait
 from typing import Any, NamedTuple
@@ -32,7 +33,6 @@ GATHERED = "gathered"  # name prefix of the variables that hold gathered gradien
 
 _NUMBERS = 9  # header entries before the sketches and the observation moments
 _SKETCH = 256  # numbers
-_PACKED = 1024.0  # the largest number of a gradient in half precision
 _SMALLEST = 1e-30
 _Values = list[np.ndarray]
 
@@ -80,7 +80,7 @@ class Exchange:
         self._config, self._limits = config, config.learning.gradient_norms
         self._wire_dtype = config.cluster.wire_dtype
         self._num_parameters = layout.num_parameters
-        ends = [layout.num_parameters - sum(s.size for s in layout.shards if self._group(s))]
+        ends = [layout.num_parameters - sum(s.size for s in layout.shards if s.separate)]
         self._cuts = ends[: len(self._limits) - 1]  # between the weights of the limits
         sizes = np.diff([0, *self._cuts, layout.num_parameters])
         self._signs: list[np.ndarray] = []  # of the sketches, where needed; alike in all workers
@@ -105,7 +105,7 @@ class Exchange:
         packed, unit = push.gradient, 1.0
         if self._wire_dtype == "float16":
             largest = float(np.abs(packed).max())  # unlike a norm, it can't underflow
-            unit = max(largest, _SMALLEST) / _PACKED
+            unit = max(largest, _SMALLEST) / 1024
             packed = (packed / np.float32(unit)).astype(np.float16)
         numbers = [push.learning_rate, push.num_steps, unit, push.num_samples]
         numbers += [*push.advantage_update, push.is_of_value]
@@ -133,11 +133,10 @@ class Exchange:
     def _reply(self, answers: Sequence[_Values]) -> Reply:
         (counters, *first), *others = answers
         step, updates, finished, stepped = counters[:4].tolist()
-        moments, parts = counters[4:].view(np.float64), [first, *others]
-        parameters = parts[0][0]
-        if len(self._parts) > 1 or len(first) > 1:
-            parameters = np.empty(self._num_parameters, parameters.dtype)
-            for part, vectors in zip(self._parts, parts, strict=True):
+        moments, parameters = counters[4:].view(np.float64), first[0]
+        if len(parameters) < self._num_parameters:  # there are several shards
+            parameters = np.empty(self._num_parameters, np.float32)
+            for part, vectors in zip(self._parts, [first, *others], strict=True):
                 for shard, vector in zip(part.shards, vectors, strict=True):
                     parameters[shard.start : shard.stop] = vector
         parameters = np.asarray(parameters, np.float32)
@@ -160,46 +159,37 @@ class Exchange:
             norm = float(np.linalg.norm(part.astype(np.float64)))
             yield sketch * (norm / max(float(np.linalg.norm(sketch)), _SMALLEST))
 
-    def _group(self, shard: Shard) -> int:
-        return int(shard.separate and len(self._limits) > 1)
-
     def _build_part(self, ps: int, shards: list[Shard]) -> _Part:
         with tf.name_scope(f"exchange_{ps}"), tf.device(f"/job:ps/task:{ps}"):
             size = _NUMBERS + self._num_sketched + self._statistics.shape[0]
             header = tf.compat.v1.placeholder(tf.float64, [size], "header")
-            fed = gradients = [
-                tf.compat.v1.placeholder(self._wire_dtype, [shard.size], f"gradient_{number}")
-                for number, shard in enumerate(shards)
-            ]
+            fed = [tf.compat.v1.placeholder(self._wire_dtype, [s.size], "gradient") for s in shards]
+            gradients = dict(zip(shards, fed, strict=True))
             if self._wire_dtype == "float16":
                 unit = tf.cast(header[2], tf.float32)
-                gradients = [tf.cast(packed, tf.float32) * unit for packed in fed]
+                gradients = {s: tf.cast(half, tf.float32) * unit for s, half in gradients.items()}
             if self._config.samples_per_step:
-                stepped, counters = self._build_gathered(ps, shards, gradients, header)
+                stepped, *counters = self._build_gathered(ps, gradients, header)
             else:
-                steps = [
-                    self._step(shard, gradient, header)
-                    for shard, gradient in zip(shards, gradients, strict=True)
-                ]
+                steps = [self._step(shard, value, header) for shard, value in gradients.items()]
                 with tf.control_dependencies(steps):
                     stepped = tf.constant(1, tf.int64)
-                counters = self._count(header, stepped) if ps == 0 else None
-            pushed = [self._read(shard, [stepped]) for shard in shards]
-            pulled = [self._read(shard, []) for shard in shards]
+                counters = [self._count(header, stepped)] if ps == 0 else []
+            held_here = [self._parameters[shard.name] for shard in shards]
+            pulled = [tf.cast(v.read_value(), self._wire_dtype) for v in held_here]
+            with tf.control_dependencies([stepped]):
+                read = [tf.cast(v.read_value(), self._wire_dtype) for v in held_here]
             if ps == 0:
-                pushed.insert(0, counters)
                 pulled.insert(0, self._counters(tf.constant(0, tf.int64)))
-        return _Part(shards, [header, *fed], pushed, pulled)
+        return _Part(shards, [header, *fed], [*counters, *read], pulled)
 
-    def _build_gathered(
-        self, ps: int, shards: Sequence[Shard], gradients: Sequence[Any], header: Any
-    ) -> tuple[Any, Any]:
+    def _build_gathered(self, ps: int, gradients: Mapping[Shard, Any], header: Any) -> list[Any]:
         """Add this push to the gathered gradients, and make a step if that is enough.
 
         Returns 1 if there was a step, else 0, and on the first ps the counters after that. A
         critical section covers it all; otherwise two pushes could complete the same step.
         """
-        sums = {s: held(f"{GATHERED}/{s.name}", [s.size], tf.float32) for s in shards}
+        sums = {s: held(f"{GATHERED}/{s.name}", [s.size], tf.float32) for s in gradients}
         # The totals are the samples, and all sketches times the samples.
         totals = held(f"{GATHERED}/totals_{ps}", [1 + self._num_sketched], tf.float64)
         if ps == 0:
@@ -213,7 +203,7 @@ class Exchange:
                     alpha=-tf.cast(samples, tf.float32),
                     delta=gradient,
                 )
-                for shard, gradient in zip(shards, gradients, strict=True)
+                for shard, gradient in gradients.items()
             ]
             sketches = header[_NUMBERS : _NUMBERS + self._num_sketched]
             more = samples * tf.concat([[1.0], sketches], 0)
@@ -230,8 +220,7 @@ class Exchange:
             return [stepped, self._count(header, stepped)] if ps == 0 else [stepped]
 
         section = tf.CriticalSection(shared_name=f"gathering_{ps}")
-        stepped, *counters = section.execute(gather, exclusive_resource_access=False)
-        return stepped, counters[0] if counters else None
+        return section.execute(gather, exclusive_resource_access=False)
 
     def _step_of_mean(
         self, sums: Mapping[Shard, Any], totals: Any, gathered: Any, header: Any
@@ -239,14 +228,14 @@ class Exchange:
         """Make one step with the clipped mean of the gathered gradients; returns 1 after it."""
         count, steps = tf.cast(gathered[0], tf.float32), []
         for group, limit in enumerate(self._limits):
-            members = {s: total for s, total in sums.items() if self._group(s) == group}
+            is_only = len(self._limits) == 1
+            members = {s: v for s, v in sums.items() if is_only or s.separate == bool(group)}
             if self._num_sketched:
                 start = 1 + _SKETCH * group
                 sketch = gathered[start : start + _SKETCH] / gathered[0]
                 norm = tf.cast(tf.norm(sketch), tf.float32)
             else:
-                # Of the mean, because the square of the sum's norm may overflow where no push's
-                # does.
+                # Of the mean: the square of the sum's norm may overflow where no push's does.
                 squares = [2 * tf.nn.l2_loss(v.read_value() / count) for v in members.values()]
                 norm = tf.sqrt(sum(squares, 0.0))
             scale = optimizers.clipped(norm, limit)
@@ -255,8 +244,8 @@ class Exchange:
                 for shard, total in members.items()
             ]
         with tf.control_dependencies(steps):
-            cleared = [v.assign(tf.zeros_like(v), read_value=False) for v in sums.values()]
-            cleared.append(totals.assign(tf.zeros_like(totals), read_value=False))
+            gathers = [*sums.values(), totals]
+            cleared = [v.assign(tf.zeros_like(v), read_value=False) for v in gathers]
         with tf.control_dependencies(cleared):
             return tf.constant(1, tf.int64)
 
@@ -265,35 +254,24 @@ class Exchange:
         if shard.separate:
             learning_rate *= learning.critic_learning_rate_scale
         variable = self._parameters[shard.name]
+        step = functools.partial(optimizers.step, learning, learning_rate, gradient, variable)
         if not learning.has_value_optimizer:
-            return optimizers.step(learning, learning_rate, gradient, variable)
-
-        def step_of(slots: str) -> Any:
-            made = optimizers.step(learning, learning_rate, gradient, variable, slots)
-            with tf.control_dependencies([made]):
-                return tf.constant(0)
-
-        return tf.cond(header[8] > 0, lambda: step_of("Value"), lambda: step_of(""))
+            return step()
+        return tf.cond(header[8] > 0, lambda: step("Value"), step)
 
     def _count(self, header: Any, stepped: Any) -> Any:
         """Count a push and the step that it made; returns the counters after that."""
         with tf.control_dependencies([stepped]):
             moments = self.advantage_moments.read_value() * header[4] + header[5:8]
+            statistics = header[_NUMBERS + self._num_sketched :]
             counts = [
                 self.advantage_moments.assign(moments, read_value=False),
                 self.global_step.assign_add(tf.cast(header[1], tf.int64), read_value=False),
                 self.num_updates.assign_add(stepped, read_value=False),
-                self._statistics.assign_add(
-                    header[_NUMBERS + self._num_sketched :], read_value=False
-                ),
+                self._statistics.assign_add(statistics, read_value=False),
             ]
         with tf.control_dependencies(counts):
             return self._counters(stepped)
-
-    def _read(self, shard: Shard, after: Sequence[Any]) -> Any:
-        with tf.control_dependencies(after):
-            value = self._parameters[shard.name].read_value()
-            return tf.cast(value, self._wire_dtype)
 
     def _counters(self, stepped: Any) -> Any:
         """One int64 vector: the counters, and bitcast, the advantages' moments and statistics."""

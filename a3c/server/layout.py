@@ -11,7 +11,7 @@ has optimizer counters; only one set is saved, because all of them count the sam
 import itertools
 import math
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 
@@ -22,8 +22,7 @@ COUNTERS = "counters"  # name prefix of an optimizer's scalar variables, such as
 Values = dict[str, np.ndarray]
 
 
-@dataclass(frozen=True)
-class Shard:
+class Shard(NamedTuple):
     """A contiguous part of the flat vector: one variable on one ps."""
 
     name: str
@@ -37,24 +36,20 @@ class Shard:
         return self.stop - self.start
 
 
-@dataclass(frozen=True)
-class Layout:
+class Layout(NamedTuple):
     """The parameters in the order of the flat vector, and its shards, which have no gaps."""
 
     shapes: dict[str, tuple[int, ...]]
     shards: tuple[Shard, ...]
 
     @property
-    def sizes(self) -> list[int]:
-        return [math.prod(shape) for shape in self.shapes.values()]
-
-    @property
     def num_parameters(self) -> int:
-        return sum(self.sizes)
+        return self.shards[-1].stop
 
     def unflatten(self, flat: np.ndarray) -> dict[str, np.ndarray]:
         """Views of the flat vector, one per parameter, by name."""
-        parts = np.split(flat, np.cumsum(self.sizes)[:-1])
+        sizes = [math.prod(shape) for shape in self.shapes.values()]
+        parts = np.split(flat, np.cumsum(sizes)[:-1])
         named = zip(self.shapes.items(), parts, strict=True)
         return {name: part.reshape(shape) for (name, shape), part in named}
 
@@ -86,20 +81,16 @@ def cut(
 
 def by_parameter(held: Mapping[str, np.ndarray], layout: Layout) -> Values:
     """Turn values named as on the ps into values named as in checkpoints."""
-    shards = {shard.name for shard in layout.shards}
-    slots: dict[str, Values] = {}
+    shards = [shard.name for shard in layout.shards]
     named: Values = {}
     for key, value in held.items():
         shard = key.partition("/")[0]
-        slot = key.removeprefix(shard)  # "" or, for example, "/Adam_1"
-        if shard in shards:
-            slots.setdefault(slot, {})[shard] = value
-        else:
+        if shard not in shards:
             named.setdefault(_saved(key), value)
-    for slot, parts in slots.items():
-        flat = np.concatenate([parts[shard.name] for shard in layout.shards])
-        for name, value in layout.unflatten(flat).items():
-            named[name + slot] = value
+        elif shard == shards[0]:
+            slot = key.removeprefix(shard)  # "" or, for example, "/Adam_1"
+            flat = np.concatenate([held[other + slot] for other in shards])
+            named |= {name + slot: part for name, part in layout.unflatten(flat).items()}
     return named
 
 

@@ -32,9 +32,27 @@ def step(
     """
     # With `OwnStatistics` the worker has made the step.
     kind = config.optimizer if config.optimizer_statistics == "shared" else "sgd"
+
+    def slot(name: str, start: float) -> Any:
+        initial = tf.compat.v1.constant_initializer(start)
+        with tf.init_scope(), tf.device(variable.device):  # the step may be built in a condition
+            return held(f"{variable.op.name}/{name}", variable.shape, tf.float32, initial)
+
     with tf.device(variable.device):
         if kind == "rmsprop":
-            return _rmsprop_step(config, learning_rate, gradient, variable, slots)
+            # TensorFlow's `RMSPropOptimizer` always begins with a mean square of 1. Mnih et al.
+            # 2016, section 4, "Optimization": g ← αg + (1 - α)Δθ², θ ← θ - ηΔθ/√(g + ε). The fused
+            # operation needs the slot for momentum even where there is none.
+            return tf.raw_ops.ResourceApplyRMSProp(
+                var=variable.handle,
+                ms=slot(f"RMSProp{slots}", config.rmsprop_initial_mean_square).handle,
+                mom=slot(f"RMSProp{slots}_1", 0.0).handle,
+                lr=learning_rate,
+                rho=config.rmsprop_alpha,
+                momentum=config.rmsprop_momentum,
+                epsilon=config.rmsprop_epsilon,
+                grad=gradient,
+            )
         # Without this scope the counters' names would depend on the calling place in the graph.
         with tf.compat.v1.variable_scope(f"{COUNTERS}/{variable.op.name}"):
             optimizer: Any = tf.compat.v1.train.GradientDescentOptimizer(learning_rate)
@@ -48,33 +66,6 @@ def step(
                     use_own_namescope_for_non_slot_vars=True,
                 )
         return optimizer.apply_gradients([(gradient, variable)])
-
-
-def _rmsprop_step(
-    config: LearningConfig, learning_rate: Any, gradient: Any, variable: Any, slots: str
-) -> Any:
-    """A step of RMSProp with a configurable initial mean square.
-
-    TensorFlow's `RMSPropOptimizer` always begins with a mean square of 1. Mnih et al. 2016, section
-    4, "Optimization": g ← αg + (1 - α)Δθ², θ ← θ - ηΔθ/√(g + ε). The fused operation needs the slot
-    for momentum even where there is none.
-    """
-
-    def slot(name: str, start: float) -> Any:
-        initial = tf.compat.v1.constant_initializer(start)
-        with tf.init_scope(), tf.device(variable.device):  # the step may be built in a condition
-            return held(f"{variable.op.name}/{name}", variable.shape, tf.float32, initial)
-
-    return tf.raw_ops.ResourceApplyRMSProp(
-        var=variable.handle,
-        ms=slot(f"RMSProp{slots}", config.rmsprop_initial_mean_square).handle,
-        mom=slot(f"RMSProp{slots}_1", 0.0).handle,
-        lr=learning_rate,
-        rho=config.rmsprop_alpha,
-        momentum=config.rmsprop_momentum,
-        epsilon=config.rmsprop_epsilon,
-        grad=gradient,
-    )
 
 
 class OwnStatistics:

@@ -21,8 +21,6 @@ log = logging.getLogger(__name__)
 # refused with "(Master)" instead.
 _REFUSED = "The same RunGraph (Worker) request was received twice"
 
-_CALLERS_THREAD = -1  # in RunOptions: no thread pool, so no operation waits for a thread to wake
-
 # TensorFlow's errors for a ps that closed its connection, or that lost its memory in a restart.
 LOST = (
     *(tf.errors.UnavailableError, tf.errors.AbortedError, tf.errors.DeadlineExceededError),
@@ -70,7 +68,8 @@ def prepare(
         feed=[tensor.name for tensor in inputs],
         fetch=[tensor.name for tensor in outputs],
         target=[operation.name for operation in targets],
-        run_options=tf.compat.v1.RunOptions(inter_op_thread_pool=_CALLERS_THREAD),
+        # -1 means no thread pool, so no operation waits for a thread to wake.
+        run_options=tf.compat.v1.RunOptions(inter_op_thread_pool=-1),
     )
     run = session._make_callable_from_options(options)
     if isinstance(session, UnclosedSession):
@@ -89,11 +88,11 @@ def retry_refused(call: Callable[..., Any], *arguments: Any, **options: Any) -> 
 
 
 @contextlib.contextmanager
-def exit_after(timeout_s: float, reason: str) -> Iterator[None]:
+def exit_after(timeout_s: float) -> Iterator[None]:
     """End this process if the body takes longer, because the runtime may wait forever."""
 
     def leave() -> None:
-        log.error("%s within %g s; leaving with %d", reason, timeout_s, EXIT_RETRY)
+        log.error("the ps does not answer within %g s; leaving with %d", timeout_s, EXIT_RETRY)
         leave_now(EXIT_RETRY)
 
     timer = threading.Timer(timeout_s, leave)

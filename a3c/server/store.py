@@ -26,10 +26,7 @@ from a3c.server.sessions import UnclosedSession, exit_after, raise_if_ps_lost
 FIRST_PS = "/job:ps/task:0"
 EPISODE_QUEUE_CAPACITY = 100_000
 EPISODE_FIELDS = 4  # worker, return, length, env step at the episode's end
-SNAPSHOT_TRIES = 5
-_FOR_EVER_MS = 10**12
 PATIENCE_S = 0.3  # how long a call may take to fail by itself after the loss of a ps
-_POLL_S = 0.05
 END_REASONS = ("solved", "max_env_steps", "max_wall_time", "patience")  # why a run is over
 
 
@@ -103,10 +100,9 @@ class Store:
         self._calling_since: float | None = None
         self._has_left = False
         targets = [f"grpc://{ps}" for ps in cluster.ps]
-        with exit_after(self._timeout_s, "the ps does not answer"), raise_if_ps_lost():
-            self._exchange.connect(
-                [UnclosedSession(ps, graph, timeout_s, "/job:ps") for ps in targets]
-            )
+        with exit_after(self._timeout_s), raise_if_ps_lost():
+            masters = [UnclosedSession(ps, graph, timeout_s, "/job:ps") for ps in targets]
+            self._exchange.connect(masters)
 
     def _run(self, fetches: Any, *arguments: Any, **options: Any) -> Any:
         with raise_if_ps_lost():
@@ -114,7 +110,7 @@ class Store:
 
     def is_ready(self) -> bool:
         """Whether the ps are initialised; False if any variable is missing."""
-        with exit_after(self._timeout_s, "the ps does not answer"):
+        with exit_after(self._timeout_s):
             return bool(self._run(self._all_exist) and self._run(self._flags.ready))
 
     def initialize(self, values: Mapping[str, np.ndarray]) -> None:
@@ -122,14 +118,15 @@ class Store:
 
         `ready` is written last: if the chief dies during this call, the ps counts as uninitialised.
         """
-        self._run(self._initializer)
+        self._run(list(self._initializers.values()))
         self._assign(by_shard(values, self.layout, self._saved))
         self._assign({"ps_start": PsStart(secrets.randbits(53), int(values.get("global_step", 0)))})
         self._assign({"ready": True})
 
     def _assign(self, values: Mapping[str, Any]) -> None:
-        fed = {self._inputs[name]: value for name, value in values.items()}
-        self._run([self._assigns[name] for name in values], fed)
+        """Run the initializers of these variables with other values, as `Variable.load` does."""
+        writes = {self._initializers[name]: value for name, value in values.items()}
+        self._run(list(writes), {write.inputs[1]: value for write, value in writes.items()})
 
     def attach(self, on_stuck: Callable[[RetryableError], None]) -> PsStart:
         """Register this worker, so that the ps waits for it; returns how the ps started.
@@ -147,8 +144,9 @@ class Store:
         A call to the master of a lost ps waits until the session's time-out, and its thread can't
         be interrupted. So this calls this process's own master, which fails at once.
         """
+        for_ever = tf.compat.v1.RunOptions(timeout_in_ms=10**12)
         try:
-            self._run(self._ps_watch, options=tf.compat.v1.RunOptions(timeout_in_ms=_FOR_EVER_MS))
+            self._run(self._ps_watch, options=for_ever)
         except RetryableError as error:
             self._lost = error
         lost_at = time.monotonic()
@@ -157,7 +155,7 @@ class Store:
             if since is not None and time.monotonic() > max(since, lost_at) + PATIENCE_S:
                 on_stuck(self._lost)
                 return
-            time.sleep(_POLL_S)
+            time.sleep(0.05)
 
     @contextlib.contextmanager
     def _calling(self) -> Iterator[None]:
@@ -215,11 +213,11 @@ class Store:
     def snapshot(self) -> Snapshot:
         """Read every variable that a checkpoint holds, while pushes go on.
 
-        Each shard is read atomically, but pushes may come between two shards. Of up to
-        `SNAPSHOT_TRIES` reads, the first without an update during it is returned, else the best.
+        Each shard is read atomically, but pushes may come between two shards. Of up to five reads,
+        the first without an update during it is returned, else the best.
         """
         tries: list[Snapshot] = []
-        while len(tries) < SNAPSHOT_TRIES and not (tries and tries[-1].updates_during == 0):
+        while len(tries) < 5 and not (tries and tries[-1].updates_during == 0):
             before, held, after, waiting = self._run(self._snapshot)
             values = by_parameter(held, self.layout)
             tries.append(Snapshot(values, int(after - before), int(waiting)))
@@ -232,40 +230,25 @@ class Store:
             queue = tf.queue.FIFOQueue(
                 EPISODE_QUEUE_CAPACITY, [tf.float64], [[EPISODE_FIELDS]], shared_name="episodes"
             )
-            room = EPISODE_QUEUE_CAPACITY - queue.size() >= tf.shape(self._reports_in)[0]
-
-            def put() -> Any:
-                with tf.control_dependencies([queue.enqueue_many([self._reports_in])]):
-                    return tf.constant(True)
-
-            self._enqueue = tf.cond(room, put, lambda: tf.constant(False))
-            waiting = queue.size()
-            self._dequeue = tf.cond(
-                waiting > 0,
-                lambda: queue.dequeue_many(waiting),
-                lambda: tf.zeros([0, EPISODE_FIELDS], tf.float64),
-            )
+            has_room = EPISODE_QUEUE_CAPACITY - queue.size() >= tf.shape(self._reports_in)[0]
+            put = tf.cond(has_room, lambda: queue.enqueue_many([self._reports_in]), tf.no_op)
+            with tf.control_dependencies([put]):
+                self._enqueue = tf.identity(has_room)
+            self._dequeue = queue.dequeue_many(queue.size())
 
     def _build_saving(self) -> None:
         variables = {v.op.name: v for v in tf.compat.v1.global_variables()}
-        left_out = {v.op.name for v in (*self._flags.variables, self._exchange.advantage_moments)}
-        kept = {
-            name: variable
-            for name, variable in variables.items()
-            if name not in left_out and not name.startswith(f"{GATHERED}/")
-        }
+        unsaved = {v.op.name for v in (*self._flags.variables, self._exchange.advantage_moments)}
         before = self._exchange.num_updates.read_value()
         with tf.control_dependencies([before]):
-            self._saved = {name: variable.read_value() for name, variable in kept.items()}
+            self._saved = {
+                name: variable.read_value()
+                for name, variable in variables.items()
+                if name not in unsaved and not name.startswith(f"{GATHERED}/")
+            }
         with tf.control_dependencies(list(self._saved.values())):
             after = self._exchange.num_updates.read_value()
         self._snapshot = (before, self._saved, after, self._exchange.samples_waiting)
-        self._initializer = tf.compat.v1.variables_initializer(list(variables.values()))
-        self._all_exist = tf.reduce_all(
-            tf.stack([tf.compat.v1.is_variable_initialized(v) for v in variables.values()])
-        )
-        self._inputs = {n: tf.compat.v1.placeholder(v.dtype, v.shape) for n, v in variables.items()}
-        self._assigns = {
-            name: variable.assign(self._inputs[name], read_value=False)
-            for name, variable in variables.items()
-        }
+        self._initializers = {name: v.initializer for name, v in variables.items()}
+        exist = [tf.compat.v1.is_variable_initialized(v) for v in variables.values()]
+        self._all_exist = tf.reduce_all(exist)
