@@ -95,9 +95,8 @@ class Callbacks:
 
 
 def _make(name: str, **arguments: Any) -> Callable[..., Any]:
-    found: Any = find(name, **arguments)
-    if not inspect.isclass(found):
-        return functools.partial(found, **arguments)
-    with user_code.as_user_error(f"callback {name}"):
-        made: Any = found(**arguments)
-        return made
+    callback = functools.partial(find(name, **arguments), **arguments)
+    if inspect.isclass(callback.func):
+        with user_code.as_user_error(f"callback {name}"):
+            callback = callback()
+    return callback

@@ -23,7 +23,6 @@ from a3c.hosts import near_end as remote
 from a3c.process import process_records
 from a3c.process.process_records import ENDED_STATES, ProcessRecord, has_loopback_only
 from a3c.run import checkpoint, rows, rundir
-from a3c.run.checkpoint import Manifest
 from a3c.run.rows import Row
 from a3c.run.rundir import RunDir
 from a3c.watch import alerts
@@ -74,8 +73,7 @@ class Reader:
             }
             more["exposed"] = tuple(server for server, own in is_private.items() if not own)
             more["is_isolated"] = not more["exposed"] if is_private else None
-        status = self._compose(*settings, members, summary, now)
-        status = dataclasses.replace(status, **more)
+        status = dataclasses.replace(self._compose(*settings, members, summary, now), **more)
         return dataclasses.replace(status, warnings=tuple(alerts.of(status)))
 
     def _members(
@@ -280,7 +278,9 @@ def run_state(
     return "starting" if is_new and states == {"waiting"} else "stopped"
 
 
-def _is_solved(summary: Row, newest: tuple[Path, Manifest] | None, config: RunConfig) -> bool:
+def _is_solved(
+    summary: Row, newest: tuple[Path, checkpoint.Manifest] | None, config: RunConfig
+) -> bool:
     """Whether a finished run is solved: by its summary, or by the manifest before that exists."""
     if summary or newest is None:
         return bool(summary.get("solved"))
