@@ -242,8 +242,7 @@ def _disk_trouble(path: Path) -> str | None:
     """A warning if the disk is read-only, full or nearly full; None otherwise."""
     with contextlib.suppress(OSError):
         room = rundir.room(path)
-        is_full = room.free_mb < 0.5 or room.free_files == 0
-        if room.read_only or is_full:
+        if room.read_only or room.free_mb < 0.5 or room.free_files == 0:
             what = "read-only" if room.read_only else "full"
             return f"the disk of {path.name} is {what}: nothing is saved, training goes on"
         if room.free_mb < 100.0:
