@@ -23,6 +23,7 @@ from a3c.run import callbacks
 from a3c.run.callbacks import Callbacks
 from tests import Log, Patch, refused
 from tests.clusters import rows, small_config, worker
+from tests.runs import wait_until
 from tests.scripted import Script, ScriptedEnv
 
 HERE = __name__
@@ -152,9 +153,14 @@ def test_a_hanging_callback_delays_nothing(tmp_path: Path, caplog: Log, monkeypa
     monkeypatch.setattr(callbacks, "CLOSE_WITHIN_S", 0.1)
     monkeypatch.setattr(callbacks, "MAX_WAITING", 3)
     called, began = Callbacks(({"name": f"{HERE}:hang"},), tmp_path), time.monotonic()
-    for step in range(10):
+    called(0, {})
+    wait_until(called._rows.empty, "the callback to hang")
+    for step in range(1, 10):
         called(step, {})
+    joined: list[float] = []  # the queue is full for all of the time that there is
+    monkeypatch.setattr(called._thread, "join", joined.append)
     called.close()
+    assert joined == [0.0]
     assert time.monotonic() - began < 30
     (record,) = caplog.records
     assert record.getMessage() == "callbacks are still busy after 0.1 s: leaving without them"

@@ -68,7 +68,8 @@ def find_checkpoint(name: str | None, which: Which = "newest") -> Source:
         if which != "newest":
             raise UserError(f"--which {which}: {name} is one checkpoint; give the run's directory")
         return Source(Path(name).absolute(), _verified(Path(name), "give another"), None)
-    run = rundir.find(name, or_checkpoint=True)
+    places = f"a run directory, a name from {rundir.RUNS}/, or the directory of a checkpoint"
+    run = rundir.find(name, "run or checkpoint", places)
     if which == "best":
         kept = find_best(run)
         path = kept.path if kept else checkpoint.best(run.checkpoints)

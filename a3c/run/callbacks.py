@@ -65,9 +65,10 @@ class Callbacks:
         """Wait for the rows that are queued, and for `close` of the callbacks that have it."""
         if not self._callbacks:
             return
+        deadline = time.monotonic() + CLOSE_WITHIN_S
         with contextlib.suppress(queue.Full):
             self._rows.put(None, timeout=CLOSE_WITHIN_S)
-        self._thread.join(CLOSE_WITHIN_S)
+        self._thread.join(max(0.0, deadline - time.monotonic()))
         if self._thread.is_alive():
             log.error("callbacks are still busy after %g s: leaving without them", CLOSE_WITHIN_S)
 
@@ -95,9 +96,8 @@ class Callbacks:
 
 
 def _make(name: str, **arguments: Any) -> Callable[..., Any]:
-    found: Any = find(name, **arguments)
-    if not inspect.isclass(found):
-        return functools.partial(found, **arguments)
-    with user_code.as_user_error(f"callback {name}"):
-        made: Any = found(**arguments)
-        return made
+    callback = functools.partial(find(name, **arguments), **arguments)
+    if inspect.isclass(callback.func):
+        with user_code.as_user_error(f"callback {name}"):
+            callback = callback()
+    return callback

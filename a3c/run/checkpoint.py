@@ -36,7 +36,6 @@ FORMAT = 1
 MANIFEST = "manifest.json"
 PREFIX = "variables"  # of the TensorFlow checkpoint inside
 COMPACT = f"{PREFIX}.npz"  # of a compact checkpoint
-POLICY_HEAD = "policy/"  # its weights depend on the actions of the environment
 STATISTICS = "observation_statistics"
 # The folder of a frozen snapshot that may solve the run. Training's mean doesn't decide that: the
 # weights changed during its games, and over many windows some mean is high by chance.
@@ -107,7 +106,6 @@ def write(
     try:
         temporary.mkdir(mode=0o700)
         save(temporary / PREFIX)
-        (temporary / "checkpoint").unlink(missing_ok=True)
         files = {}
         for path in sorted(temporary.iterdir()):
             with path.open("rb") as file:
@@ -309,13 +307,12 @@ def start_from(
     except DamagedCheckpointError as error:
         raise UserError(f"--start-from {source} can't be read ({error}): give another") from None
     shapes = {name: value.shape for name, value in fresh.items()}
-    trunk = {name: shape for name, shape in shapes.items() if not name.startswith(POLICY_HEAD)}
-    is_same_head = not misfit(values, {k: v for k, v in shapes.items() if k not in trunk})
-    taken = shapes if is_same_head else trunk
-    if wrong := misfit(values, taken):
+    trunk = {name: shape for name, shape in shapes.items() if not name.startswith("policy/")}
+    if wrong := misfit(values, trunk):
         what = f"--start-from {source} is of another network: {wrong}"
         raise UserError(f"{what}; give the network and observations that it was trained with")
-    found = dict(fresh) | {name: values[name] for name in taken}
+    is_same_head = not misfit(values, shapes)
+    found = dict(fresh) | {name: values[name] for name in (shapes if is_same_head else trunk)}
     its_settings = {
         k: v for part in its.values() if isinstance(part, dict) for k, v in part.items()
     }

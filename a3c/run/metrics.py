@@ -50,7 +50,7 @@ class JsonlSink:
 
     def restart(self, env_steps: int, **notes: int) -> None:
         """Mark that rows beyond `env_steps` were rolled back."""
-        self._life = {name: notes[name] for name in ("ps_life",) if name in notes}
+        self._life = {"ps_life": notes["ps_life"]} if "ps_life" in notes else {}
         self._append(env_steps, {"event": "attached", **notes})
 
     def _append(self, env_steps: int, row: Mapping[str, Any]) -> None:

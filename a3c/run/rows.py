@@ -6,6 +6,7 @@ A restarted ps begins at the env step that it was restored to. Every row of a wo
 of the start of the ps that it belongs to, `ps_life`.
 """
 
+import contextlib
 import json
 import os
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -18,9 +19,7 @@ from a3c.run.checkpoint import Manifest
 Row = dict[str, Any]
 T = TypeVar("T")
 
-TAIL_BYTES = 1 << 14
 WINDOW_BYTES = 1 << 16  # of the episodes' file: holds the last 100 games
-_MAX_NUMBER = 1 << 63
 _WORDS = ("state", "event")
 
 
@@ -36,7 +35,7 @@ def parse_row(line: bytes) -> Row | None:
         key: value
         for key, value in row.items()
         if (isinstance(value, str) and key in _WORDS)
-        or (isinstance(value, int | float) and -_MAX_NUMBER < value < _MAX_NUMBER)  # no NaN
+        or (isinstance(value, int | float) and -(2**63) < value < 2**63)  # no NaN
     }
 
 
@@ -48,16 +47,18 @@ def read_rows(path: Path) -> list[Row]:
 def read_table(path: Path) -> tuple[list[Row], int]:
     """The rows as `read_rows` gives them, and the number of damaged lines that were skipped."""
     lines = [line for line in path.read_bytes().split(b"\n") if line]
-    rows = [row for row in map(parse_row, lines) if row and type(row.get("env_steps")) is int]
+    rows = _rows_in(lines)
     return without_rolled_back(rows), len(lines) - len(rows)
 
 
+def _rows_in(lines: Iterable[bytes]) -> list[Row]:
+    return [row for row in map(parse_row, lines) if row and type(row.get("env_steps")) is int]
+
+
 def without_rolled_back(rows: Iterable[Row]) -> list[Row]:
-    """The rows that have env steps, without those that a later mark of a rollback discards."""
+    """The rows without those that a later mark of a rollback discards."""
     kept: list[Row] = []
     for row in rows:
-        if type(row.get("env_steps")) is not int:
-            continue
         if row.get("event") == "attached":  # for all rows: games of about one time are unordered
             kept = [earlier for earlier in kept if earlier["env_steps"] <= row["env_steps"]]
         else:
@@ -65,17 +66,14 @@ def without_rolled_back(rows: Iterable[Row]) -> list[Row]:
     return kept
 
 
-def last_rows(path: Path, num_bytes: int = TAIL_BYTES) -> list[Row]:
+def last_rows(path: Path, num_bytes: int = 1 << 14) -> list[Row]:
     """The rows in the last bytes of a file, oldest first; empty if it can't be read."""
-    try:
-        with path.open("rb") as file:
-            start = max(0, file.seek(0, 2) - num_bytes)
-            file.seek(start)
-            lines = file.read().splitlines()
-    except OSError:
-        return []
-    rows = map(parse_row, lines[1:] if start else lines)
-    return [row for row in rows if row is not None]
+    with contextlib.suppress(OSError), path.open("rb") as file:
+        start = max(0, file.seek(0, os.SEEK_END) - num_bytes)
+        file.seek(start)
+        lines = file.read().splitlines()
+        return _rows_in(lines[1:] if start else lines)
+    return []
 
 
 def latest(metrics: Path) -> dict[str, Row]:
@@ -111,11 +109,7 @@ class RowFollower:
 
     def lines(self) -> Iterator[bytes]:
         """The new complete lines; an incomplete line is returned once it is complete."""
-        try:
-            file = self._path.open("rb")
-        except OSError:
-            return
-        with file:
+        with contextlib.suppress(OSError), self._path.open("rb") as file:
             if file.seek(0, os.SEEK_END) < self._offset:
                 self._offset = 0
             file.seek(self._offset)
@@ -154,8 +148,8 @@ def newest_step(latest: Mapping[str, Row]) -> int | None:
     # That start is the chief's. So the count only grows after a start, whatever the clocks say.
     ps_start = latest.get("worker-0", {}).get("ps_life")
     rows = [row for row in latest.values() if row.get("ps_life") == ps_start]
-    steps = [row.get(key) for row in rows for key in ("env_steps", "now")]
-    return max((int(step) for step in steps if step is not None), default=None)
+    steps = [row[key] for row in rows for key in ("env_steps", "now") if key in row]
+    return max(map(int, steps), default=None)
 
 
 def loss(before: int, now: int) -> str:

@@ -85,11 +85,10 @@ def unused(path: Path) -> Path:
     return next(each for each in itertools.chain([path], numbered) if not each.exists())
 
 
-def find(name: str | None, *, or_checkpoint: bool = False) -> RunDir:
-    """The run with that name or path, or the newest one; UserError if there is none.
-
-    `or_checkpoint` only changes the words of the error.
-    """
+def find(
+    name: str | None, what: str = "run", wanted: str = "a run directory, or a name from `list`"
+) -> RunDir:
+    """The run with that name or path, or the newest one; UserError in these words without any."""
     if name is None:
         if runs := all_runs():
             return runs[-1]
@@ -101,10 +100,7 @@ def find(name: str | None, *, or_checkpoint: bool = False) -> RunDir:
                 return RunDir(path.absolute())
     except OSError as error:
         why = f" ({error.strerror})"
-    if or_checkpoint:
-        remedy = f"give a run directory, a name from {RUNS}/, or the directory of a checkpoint"
-        raise UserError(f"no run or checkpoint {name!r}{why}: {remedy}")
-    raise UserError(f"no run {name!r}{why}: give a run directory, or a name from `list`")
+    raise UserError(f"no {what} {name!r}{why}: give {wanted}")
 
 
 def all_runs() -> list[RunDir]:

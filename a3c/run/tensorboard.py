@@ -21,10 +21,6 @@ tf1 = tf.compat.v1
 log = logging.getLogger(__name__)
 
 PICTURE_INTERVAL_S = 60.0
-RESULTS = (
-    *("cluster/mean_return_100", "cluster/episodes", "cluster/env_steps_per_s"),
-    *("episode/return", "episode/length"),
-)
 
 
 class TensorBoardSink:
@@ -53,23 +49,25 @@ class TensorBoardSink:
             self._append(graph_def=graph_def.SerializeToString())
 
     def settings(self, config: Config, run_name: str) -> None:
-        """Write all settings for the HPARAMS tab, which shows the last values of RESULTS beside."""
+        """Write all settings for the HPARAMS tab, which shows the last results beside them."""
+        if not self._is_new:
+            return
         from tensorboard.plugins.hparams import api_pb2, summary
 
-        kinds = {bool: api_pb2.DATA_TYPE_BOOL, str: api_pb2.DATA_TYPE_STRING}
-        infos, values, settings = [], {}, flat(config)
-        for option in OPTIONS.values():
-            value = settings[option.name]
-            is_number = option.kind in (int, float) and not option.is_list
-            kind = api_pb2.DATA_TYPE_FLOAT64 if is_number else kinds.get(option.kind, kinds[str])
-            infos.append(api_pb2.HParamInfo(name=option.name, type=kind))
+        text, number = api_pb2.DATA_TYPE_STRING, api_pb2.DATA_TYPE_FLOAT64
+        kinds = {bool: api_pb2.DATA_TYPE_BOOL, int: number, float: number}
+        infos, values = [], {}
+        for name, value in flat(config).items():
+            kind = text if OPTIONS[name].is_list else kinds.get(OPTIONS[name].kind, text)
+            infos.append(api_pb2.HParamInfo(name=name, type=kind))
             if value is not None:
-                values[option.name] = value if is_number or option.kind is bool else plain(value)
-        tags = (*RESULTS, *(f"info/{name}" for name in config.run.info_metrics))
+                values[name] = plain(value) if kind == text else value
+        tags = ["cluster/mean_return_100", "cluster/episodes", "cluster/env_steps_per_s"]
+        tags += ["episode/return", "episode/length"]
+        tags += [f"info/{name}" for name in config.run.info_metrics]
         shown = [api_pb2.MetricInfo(name=api_pb2.MetricName(tag=tag)) for tag in tags]
-        if self._is_new:
-            self._append(summary=summary.experiment_pb(infos, shown))
-            self._append(summary=summary.session_start_pb(values, group_name=run_name))
+        self._append(summary=summary.experiment_pb(infos, shown))
+        self._append(summary=summary.session_start_pb(values, group_name=run_name))
 
     def image(self, env_steps: int, name: str, pixels: np.ndarray) -> None:
         from PIL import Image
@@ -119,7 +117,7 @@ class Pictures:
     ) -> None:
         self._sink, self._clock = sink, clock
         self._image = observations.image_space(space)
-        self._due = clock() if self._image else float("inf")
+        self._due = clock()
 
     def offer(self, env_steps: int, observations_: np.ndarray) -> None:
         """Write the newest of a rollout's `[T, B, ...]` if one is due; takes some milliseconds."""

@@ -9,11 +9,6 @@ from a3c.process.console import count
 from a3c.process.process_records import this_host
 from a3c.watch.snapshot import LIVE_STATES, ProcessStatus, Status, duration, fresh_s, printable
 
-_LOOP_RESTARTS = 3
-_SILENT_S = 30.0
-_LATE_INTERVALS = 3
-_FAILED_SAVES = 3
-_SLOW_PS_SHARE = 0.5
 _LINE_CHARS = 160
 _NAMES = 4
 
@@ -55,7 +50,7 @@ def _failure(p: ProcessStatus, live: bool) -> str | None:
 
 def is_crash_looping(p: ProcessStatus) -> bool:
     young = p.state == "restarting" or (p.uptime_s is not None and p.uptime_s < HEALTHY_S)
-    return p.restarts >= _LOOP_RESTARTS and p.is_live and young
+    return p.restarts >= 3 and p.is_live and young
 
 
 def _waiting(p: ProcessStatus, _live: bool) -> str | None:
@@ -106,14 +101,14 @@ def _late(status: Status) -> Iterator[str]:
     """What a live run should have done by now: heartbeats, metrics, exchanges, checkpoints."""
     is_running = status.state == "running"
     ages = {p.name: p.heartbeat_age_s or 0.0 for p in status.processes if p.state == "running"}
-    if silent := {name: age_s for name, age_s in ages.items() if age_s > _SILENT_S}:
+    if silent := {name: age_s for name, age_s in ages.items() if age_s > 30}:
         yield f"{_listed(list(silent))}: no heartbeat for {duration(max(silent.values()))}"
     age_s, limit_s = status.metrics_age_s, fresh_s(status.metrics_interval_s)
     if is_running and age_s is not None and age_s > limit_s:
         yield f"the figures are {duration(age_s)} old: {CHIEF} has written none since"
     starts = any(p.state == "starting" for p in status.processes)  # that slows all others down
     share = None if starts else status.exchange_share
-    if share is not None and share > _SLOW_PS_SHARE:
+    if share is not None and share > 0.5:
         remedy = (
             "give a larger --smallest-push or --rollout-length, more --ps, or --wire-dtype float16"
         )
@@ -123,10 +118,10 @@ def _late(status: Status) -> Iterator[str]:
             remedy = f"{here} processes share {count(cores, 'core')}; give fewer --workers"
         old = f"gradients are {status.staleness or 0:.1f} steps old"
         yield f"workers wait for the ps {share:.0%} of their time, and {old}: {remedy}"
-    if status.failed_saves >= _FAILED_SAVES:
+    if status.failed_saves >= 3:
         lost = f"the last {status.failed_saves} checkpoints could not be written"
         yield f"{lost}: logs/{CHIEF}.log says why"
-    late_s = _LATE_INTERVALS * status.checkpoint_interval_s
+    late_s = 3 * status.checkpoint_interval_s
     if is_running and status.since_start_s > late_s:
         due = f"one is due every {duration(status.checkpoint_interval_s)}"
         if status.checkpoint is None:

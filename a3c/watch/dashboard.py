@@ -26,8 +26,6 @@ from a3c.watch.snapshot import Point, ProcessStatus, Status, duration, printable
 from a3c.watch.status import Reader
 
 INTERVAL_S = 1.0
-_PLAIN_INTERVAL_S = 5.0
-_NUM_NOTES = 2
 
 
 class Dashboard:
@@ -42,7 +40,7 @@ class Dashboard:
         self._curve = snapshot.Curve(run.metrics(CHIEF))
         self.points = self._curve.points
         self._console = console or Console()
-        self._notes: deque[str] = deque(maxlen=_NUM_NOTES)
+        self._notes: deque[str] = deque(maxlen=2)
         self._live: Live | None = None
         self._polled = float("-inf")
         self.status = self._reader.read()
@@ -120,7 +118,7 @@ def watch(run: RunDir, stream: TextIO | None = None) -> Status:
         while not dashboard.status.has_ended and run.config.exists():
             if not dashboard.is_on_screen:
                 dashboard.refresh()
-                if time.monotonic() - printed_at >= _PLAIN_INTERVAL_S:
+                if time.monotonic() - printed_at >= 5.0:
                     printed_at = time.monotonic()
                     stream.write(snapshot.one_line(dashboard.status, dashboard.points) + "\n")
                     stream.flush()
@@ -138,7 +136,6 @@ _STATE_STYLES |= {"done": "cyan", "failed": "bold red", "dead": "bold red"}
 _STATE_STYLES |= {"waiting": "bright_black", "stopped": "bright_black"}
 _LABEL_WIDTH = 11
 _BLOCKS = " ▁▂▃▄▅▆▇█"
-_MIN_CHART_ROWS, _MAX_CHART_ROWS = 3, 8
 _MAX_WARNINGS = 4
 _GAP = 2
 _ASCII = str.maketrans("●○━╸─▁▂▃▄▅▆▇█·↻≤…│", "*o=>-...:::##-r<~|")
@@ -159,8 +156,8 @@ def draw(
         or only_trouble(status.processes, room)
     )
     left = room - len(table)
-    chart_rows = min(_MAX_CHART_ROWS, left + len(spark) - gaps - 2)
-    if chart_rows >= _MIN_CHART_ROWS:
+    chart_rows = min(8, left + len(spark) - gaps - 2)
+    if chart_rows >= 3:
         sections, left = [top, progress, now, chart(points, width, chart_rows), table], gaps
     else:
         sections = [top, progress + spark, now, table]
@@ -200,8 +197,8 @@ def bars(status: Status, points: Sequence[Point], width: int) -> list[Text]:
         if mean is not None and mean >= goal:
             share = 1.0
         elif mean is not None:  # from the lowest mean so far
-            low = min((point.value for point in points), default=mean)
-            share = max(0.0, (mean - low) / (goal - low)) if goal > low else 0.0
+            low = min([mean, *(point.value for point in points)])
+            share = (mean - low) / (goal - low)
             if status.state == "running":
                 seconds = snapshot.seconds_to_goal(goal, mean, points)
                 words += " · no trend" if seconds is None else f" · about {roughly(seconds)}"
@@ -323,16 +320,15 @@ def process_cells(processes: Sequence[ProcessStatus], width: int, rows: int) -> 
         if name_width + sum(widths[title] for title in (*line, extra)) <= width:
             line.append(extra)
     for titles in (line, *_GRIDS):
-        cell_width = name_width + sum(widths[title] for title in titles) + _GAP
+        columns = {title: widths[title] for title in titles}
+        cell_width = name_width + sum(columns.values()) + _GAP
         across = 1 if titles is line else max(1, (width + _GAP) // cell_width)
         down = -(-len(processes) // across)
         if down + 1 <= rows:
-            aligned = [_aligned(title, title, widths[title]) for title in titles]
+            aligned = [_aligned(title, title, width) for title, width in columns.items()]
             heading = Text(" " * name_width + "".join(aligned), DIM)
-            headings = [heading] * min(across, -(-len(processes) // down))
-            columns = {title: widths[title] for title in titles}
             cells = [_process_line(p, columns, name_width) for p in processes]
-            lines = [headings, *(cells[row::down] for row in range(down))]
+            lines = [[heading] * len(cells[::down]), *(cells[row::down] for row in range(down))]
             return [Text(" " * _GAP).join(parts) for parts in lines]
     return None
 

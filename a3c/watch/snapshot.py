@@ -218,8 +218,6 @@ def lines(status: Status) -> list[str]:
     return shown
 
 
-_MAX_POINTS = 2000
-_MEAN_RETURN = "cluster/mean_return_100"
 _FAR_S = 100 * 3600.0
 
 
@@ -241,13 +239,13 @@ class Curve:
         """Add the new rows; a rollback removes the points of later env steps."""
         for line in self._follower.lines():
             row = parse_row(line) or {}
-            steps, wall_s, value = map(row.get, ("env_steps", "wall_s", _MEAN_RETURN))
+            steps, wall_s = row.get("env_steps"), row.get("wall_s")
             if isinstance(steps, int):
                 while self.points and self.points[-1].env_steps > steps:
                     self.points.pop()
-                if isinstance(value, int | float) and isinstance(wall_s, int | float):
-                    self.points.append(Point(steps, float(wall_s), float(value)))
-            if len(self.points) > _MAX_POINTS:
+                if wall_s is not None and "cluster/mean_return_100" in row:
+                    self.points.append(Point(steps, wall_s, row["cluster/mean_return_100"]))
+            if len(self.points) > 2000:
                 self.points[:-1] = self.points[:-1:2]
 
 

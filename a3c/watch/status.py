@@ -23,7 +23,6 @@ from a3c.hosts import near_end as remote
 from a3c.process import process_records
 from a3c.process.process_records import ENDED_STATES, ProcessRecord, has_loopback_only
 from a3c.run import checkpoint, rows, rundir
-from a3c.run.checkpoint import Manifest
 from a3c.run.rows import Row
 from a3c.run.rundir import RunDir
 from a3c.watch import alerts
@@ -31,8 +30,6 @@ from a3c.watch.snapshot import LIVE_STATES, CheckpointStatus, ProcessStatus, Sta
 
 _MAX_EPISODES_BYTES = 1 << 26  # of the chief's file; games aren't counted in a larger one
 _GAME = re.compile(rb'"env_steps":\s*(\d{1,18})\b.*"worker":\s*(\d+)')
-_FULL_MB = 0.5
-_LOW_MB = 100.0
 
 
 def read(run: RunDir, *, usage: bool = False) -> Status:
@@ -48,7 +45,8 @@ class Reader:
         self._cache = rows.Cache()
         self._episodes = rows.RowFollower(run.metrics("episodes"))
         self._games: defaultdict[int, array[int]] = defaultdict(lambda: array("q"))
-        self._sampler = Sampler()
+        self._measured: dict[int, Any] = {}  # psutil.Process by pid
+        self._pss_mb: dict[int, float] = {}  # by pid; those read longest ago first
 
     def read(self, *, usage: bool = False) -> Status:
         run, now = self._run, time.time()
@@ -65,7 +63,7 @@ class Reader:
         members = self._members(*settings, filter(None, records.values()), now)
         more: dict[str, Any] = {"damaged": tuple(damaged)}
         if usage:
-            members = self._sampler.measured(members)
+            members = self._with_usage(members)
             # TensorFlow's servers listen on all interfaces of their network.
             is_private = {
                 f"{p.name} *:{p.address.rpartition(':')[2]}": private
@@ -75,8 +73,7 @@ class Reader:
             }
             more["exposed"] = tuple(server for server, own in is_private.items() if not own)
             more["is_isolated"] = not more["exposed"] if is_private else None
-        status = self._compose(*settings, members, summary, now)
-        status = dataclasses.replace(status, **more)
+        status = dataclasses.replace(self._compose(*settings, members, summary, now), **more)
         return dataclasses.replace(status, warnings=tuple(alerts.of(status)))
 
     def _members(
@@ -106,7 +103,7 @@ class Reader:
         for name, p in found.items():
             if p.role == "worker":
                 row = (self._rows(name) or [{}])[-1]
-                is_news = p.pid is not None and now - _number(row, "time") <= limit_s
+                is_news = p.pid is not None and now - row.get("time", 0.0) <= limit_s
                 speed = row.get("worker/env_steps_per_s") if is_news else None
                 played = None if games is None else len(games[p.task])
                 found[name] = dataclasses.replace(p, env_steps_per_s=speed, episodes=played)
@@ -136,6 +133,37 @@ class Reader:
                     self._games[worker] = array("q", (end for end in ends if end <= last))
         return self._games
 
+    def _with_usage(self, processes: Sequence[ProcessStatus]) -> list[ProcessStatus]:
+        """The processes, those on this machine with their memory and CPU since the last call.
+
+        The kernel takes about 10 ms to compute the PSS of a process with TensorFlow loaded: it is
+        read when a process is new, and then of one process a call.
+        """
+        import psutil
+
+        before, self._measured = self._measured, {}
+        stalest = next(iter(self._pss_mb), None)
+        usage: dict[str, dict[str, Any]] = {}
+        for p in processes:
+            if not p.pid or p.uptime_s is None or p.host != process_records.this_host():
+                continue
+            with contextlib.suppress(psutil.Error):
+                process, is_new = before.get(p.pid) or psutil.Process(p.pid), p.pid not in before
+                cpu = process.cpu_percent()
+                if is_new:
+                    times = process.cpu_times()
+                    cpu = 100.0 * (times.user + times.system) / max(p.uptime_s, 1e-3)
+                self._measured[p.pid] = process
+                if is_new or p.pid == stalest:
+                    self._pss_mb.pop(p.pid, None)
+                    with contextlib.suppress(psutil.Error):  # such as of another user's process
+                        self._pss_mb[p.pid] = process.memory_full_info().pss / 1e6
+                pss_mb, rss_mb = self._pss_mb.get(p.pid), process.memory_info().rss / 1e6
+                usage[p.name] = {"cpu_percent": cpu, "memory_mb": pss_mb or rss_mb}
+                usage[p.name]["memory_kind"] = "pss" if pss_mb else "rss"
+        self._pss_mb = {pid: mb for pid, mb in self._pss_mb.items() if pid in self._measured}
+        return [dataclasses.replace(p, **usage.get(p.name, {})) for p in processes]
+
     def _compose(
         self,
         config: Config,
@@ -149,20 +177,20 @@ class Reader:
         tails = {p.name: self._rows(p.name) for p in members if p.name.startswith("worker-")}
         latest = {name: tail[-1] for name, tail in tails.items() if tail}
         cluster = next((row for row in reversed(self._rows(CHIEF)) if "wall_s" in row), {})
-        has_news = bool(cluster) and _number(cluster, "time") >= started_at
+        has_news = bool(cluster) and cluster.get("time", 0.0) >= started_at
         is_new = now - started_at < process_records.FIRST_RECORD_S
         state = run_state(members, summary.get("state"), has_news=has_news, is_new=is_new)
         is_live = state in LIVE_STATES
         limit_s = fresh_s(config.run.log_interval_s)
-        is_news = is_live and now - _number(cluster, "time") <= limit_s
+        fresh = cluster if is_live and now - cluster.get("time", 0.0) <= limit_s else {}
         running = [latest[p.name] for p in members if p.pid is not None and p.name in latest]
-        news = [row for row in running if now - _number(row, "time") <= limit_s]
+        news = [row for row in running if now - row.get("time", 0.0) <= limit_s]
         # A run that failed before its first checkpoint has a summary without results.
         end = {} if is_live or not summary.get("env_steps") else summary
         step = rows.newest_step(latest) or (newest[1].step if newest else 0)
-        if end.get("env_steps"):  # the checkpoint of a solved run is from before its last games
+        if end:  # the checkpoint of a solved run is from before its last games
             step = max(step, end["env_steps"]) if end.get("solved") else end["env_steps"]
-        steps_per_s = cluster.get("cluster/env_steps_per_s") if is_news else None
+        steps_per_s = fresh.get("cluster/env_steps_per_s")
         if not is_live:
             mean = newest[1].step / newest[1].wall_s if newest and newest[1].wall_s else None
             steps_per_s = end.get("env_steps_per_s", mean)
@@ -183,7 +211,7 @@ class Reader:
             stop_at_return=config.run.stop_at_return,
             env_steps_per_s=steps_per_s,
             frames_per_s=steps_per_s * skip if skip and steps_per_s is not None else None,
-            updates_per_s=cluster.get("cluster/updates_per_s") if is_news else None,
+            updates_per_s=fresh.get("cluster/updates_per_s"),
             staleness=_mean(news, "train/staleness"),
             exchange_share=_mean(news, "time/exchange"),
             episodes=end.get("episodes", cluster.get("cluster/episodes")),
@@ -194,9 +222,9 @@ class Reader:
             since_start_s=now - started_at,
             metrics_age_s=max(0.0, now - cluster["time"]) if "time" in cluster else None,
             metrics_interval_s=config.run.log_interval_s,
-            dropped_rollouts=int(sum(_number(row, "drops/rollouts") for row in latest.values())),
-            dropped_reports=int(sum(_number(row, "drops/reports") for row in latest.values())),
-            failed_saves=int(_number(cluster, "cluster/failed_saves")),
+            dropped_rollouts=int(sum(row.get("drops/rollouts", 0) for row in latest.values())),
+            dropped_reports=int(sum(row.get("drops/reports", 0) for row in latest.values())),
+            failed_saves=int(cluster.get("cluster/failed_saves", 0)),
             losses=rows.losses(self._rows("losses"), since=started_at),
             tensorboard=f"http://{boards[0]}/" if boards else None,
             disk_trouble=_disk_trouble(run.path),
@@ -207,25 +235,19 @@ class Reader:
 def _read_settings(path: Path) -> tuple[Config, float]:
     """The configuration of a run, and when it was last started or resumed, or else 0."""
     config = rundir.read_config(RunDir(path.parent))
-    return config, _number(rows.parse_row(path.read_bytes()) or {}, "started_at")
+    return config, (rows.parse_row(path.read_bytes()) or {}).get("started_at", 0.0)
 
 
 def _disk_trouble(path: Path) -> str | None:
     """A warning if the disk is read-only, full or nearly full; None otherwise."""
     with contextlib.suppress(OSError):
         room = rundir.room(path)
-        is_full = room.free_mb < _FULL_MB or room.free_files == 0
-        if room.read_only or is_full:
+        if room.read_only or room.free_mb < 0.5 or room.free_files == 0:
             what = "read-only" if room.read_only else "full"
             return f"the disk of {path.name} is {what}: nothing is saved, training goes on"
-        if room.free_mb < _LOW_MB:
+        if room.free_mb < 100.0:
             return f"the disk of {path.name} has {room.free_mb:,.0f} MB left"
     return None
-
-
-def _number(row: Row, key: str) -> float:
-    value = row.get(key)
-    return float(value) if isinstance(value, int | float) else 0.0
 
 
 def _mean(rows: Iterable[Row], name: str) -> float | None:
@@ -237,25 +259,27 @@ def run_state(
     members: Sequence[ProcessStatus], summary_state: str | None, *, has_news: bool, is_new: bool
 ) -> str:
     """The state of a run by its ps and workers; `has_news`: the chief wrote since the start."""
-    training = [p for p in members if p.role in ("ps", "worker")]
-    states = {p.name: p.state for p in training}
-    workers = [p.state for p in training if p.role == "worker"]
-    servers = [p.state for p in training if p.role == "ps"]
-    lost = "failed" in servers or states.get(CHIEF) == "failed" or set(workers) == {"failed"}
-    if any(p.is_live for p in training):
-        if lost or "dead" in servers or states.get(CHIEF) == "dead":  # no keeper restarts them
+    workers = {p.state for p in members if p.role == "worker"}
+    chief = {p.state for p in members if p.name == CHIEF}
+    vital = {p.state for p in members if p.role == "ps"} | chief  # no run goes on without these
+    states = workers | vital
+    is_lost = "failed" in vital or workers == {"failed"}
+    if states & {*LIVE_STATES}:
+        if is_lost or "dead" in vital:  # no keeper restarts them
             return "failed"
-        return "running" if has_news or states.get(CHIEF) == "running" else "starting"
+        return "running" if has_news or "running" in chief else "starting"
     if summary_state:
         return summary_state
-    if lost:
+    if is_lost:
         return "failed"
-    if set(workers) == {"done"}:
+    if workers == {"done"}:
         return "done"
-    return "starting" if is_new and set(states.values()) == {"waiting"} else "stopped"
+    return "starting" if is_new and states == {"waiting"} else "stopped"
 
 
-def _is_solved(summary: Row, newest: tuple[Path, Manifest] | None, config: RunConfig) -> bool:
+def _is_solved(
+    summary: Row, newest: tuple[Path, checkpoint.Manifest] | None, config: RunConfig
+) -> bool:
     """Whether a finished run is solved: by its summary, or by the manifest before that exists."""
     if summary or newest is None:
         return bool(summary.get("solved"))
@@ -309,42 +333,3 @@ def _member(
         last_line=own[-1].strip() if own else None,
         cut_off_s=max(0.0, now - seen.cut_off_at) if seen and is_kept and seen.cut_off_at else None,
     )
-
-
-class Sampler:
-    """Measures CPU and memory of the processes of one run, cheaply enough for every second.
-
-    The kernel takes about 10 ms to compute the PSS of a process with TensorFlow loaded: it is read
-    when a process is new, and then of one process a call.
-    """
-
-    def __init__(self) -> None:
-        self._known: dict[int, Any] = {}  # psutil.Process
-        self._pss_mb: dict[int, float] = {}  # those read longest ago first
-
-    def measured(self, processes: Sequence[ProcessStatus]) -> list[ProcessStatus]:
-        """The processes with the usage of those on this machine; CPU since the last call."""
-        import psutil
-
-        before, self._known = self._known, {}
-        stalest = next(iter(self._pss_mb), None)
-        usage: dict[str, dict[str, Any]] = {}
-        for p in processes:
-            if not p.pid or p.uptime_s is None or p.host != process_records.this_host():
-                continue
-            with contextlib.suppress(psutil.Error):
-                process, is_new = before.get(p.pid) or psutil.Process(p.pid), p.pid not in before
-                cpu = process.cpu_percent()
-                if is_new:
-                    times = process.cpu_times()
-                    cpu = 100.0 * (times.user + times.system) / max(p.uptime_s, 1e-3)
-                self._known[p.pid] = process
-                if is_new or p.pid == stalest:
-                    self._pss_mb.pop(p.pid, None)
-                    with contextlib.suppress(psutil.Error):  # such as of another user's process
-                        self._pss_mb[p.pid] = process.memory_full_info().pss / 1e6
-                pss_mb, rss_mb = self._pss_mb.get(p.pid), process.memory_info().rss / 1e6
-                usage[p.name] = {"cpu_percent": cpu, "memory_mb": pss_mb or rss_mb}
-                usage[p.name]["memory_kind"] = "pss" if pss_mb else "rss"
-        self._pss_mb = {pid: mb for pid, mb in self._pss_mb.items() if pid in self._known}
-        return [dataclasses.replace(p, **usage.get(p.name, {})) for p in processes]
