@@ -234,14 +234,18 @@ def unused_flags(
 
     What it is for is the start of its help text, or another setting that it needs.
     """
-    learning = config.learning
-    mlp, optimizer = config.network.network, learning.optimizer
+    learning, network = config.learning, config.network.network
     used = {
         "Atari": is_atari,
         "Box actions": has_box_actions,
-        "Adam": optimizer == "adam",
-        "RMSProp": optimizer == "rmsprop",
-        "mlp": mlp.startswith("mlp") or mlp == "auto" or ":" in mlp,
+        "Adam": learning.optimizer == "adam",
+        "RMSProp": learning.optimizer == "rmsprop",
+        "mlp": network.startswith("mlp") or network == "auto" or ":" in network,
+        "--learning-rate-schedule linear": learning.learning_rate_schedule == "linear",
+        "--return-steps": learning.return_steps is not None,
+        "--no-normalize-advantages": not learning.normalize_advantages,
+        "--entropy-weight-final": learning.entropy_weight_final is not None,
+        "--ratio-limit-final": learning.ratio_limit_final is not None,
     }
     needed = {
         "learning_rate_final": "--learning-rate-schedule linear",
@@ -250,23 +254,14 @@ def unused_flags(
         **{f"entropy_anneal_{end}": "--entropy-weight-final" for end in ("start", "steps")},
         **{f"ratio_limit_anneal_{end}": "--ratio-limit-final" for end in ("start", "steps")},
     }
-    used |= {
-        "--learning-rate-schedule linear": learning.learning_rate_schedule == "linear",
-        "--return-steps": learning.return_steps is not None,
-        "--no-normalize-advantages": not learning.normalize_advantages,
-        "--entropy-weight-final": learning.entropy_weight_final is not None,
-        "--ratio-limit-final": learning.ratio_limit_final is not None,
-    }
-    given = [OPTIONS[key.partition(".")[2]] for key in vars(namespace) if key.startswith("config.")]
-    wants = {
-        option.flag: needed.get(option.name, option.field.metadata["help"].partition(":")[0])
-        for option in given
-    }
-    return [
-        f"{flag} does nothing here: it is for {what}"
-        for flag, what in wants.items()
-        if not used.get(what, True)
-    ]
+    lines = []
+    for key in vars(namespace):
+        if key.startswith("config."):
+            option = OPTIONS[key.removeprefix("config.")]
+            what = needed.get(option.name, option.field.metadata["help"].partition(":")[0])
+            if not used.get(what, True):
+                lines.append(f"{option.flag} does nothing here: it is for {what}")
+    return lines
 
 
 def to_flags(config: Config) -> list[str]:

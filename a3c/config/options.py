@@ -74,10 +74,9 @@ class Option(typing.NamedTuple):
 def _all_options() -> dict[str, Option]:
     found: dict[str, Option] = {}
     for section, cls in SECTIONS.items():
-        hints = typing.get_type_hints(cls)
         for field in dataclasses.fields(cls):
             assert field.name not in found, f"two options are named {field.name}"
-            kind, choices = hints[field.name], field.metadata["choices"]
+            kind, choices = field.type, field.metadata["choices"]
             optional = typing.get_origin(kind) is types.UnionType
             if optional:
                 kind = typing.get_args(kind)[0]  # the other one is None
