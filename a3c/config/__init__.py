@@ -417,11 +417,10 @@ class Config:
     @property
     def predicts_weights(self) -> bool:
         """Whether workers compute gradients with the weights expected when they are applied."""
-        learning = self.learning
         return (
-            learning.predict_weights
+            self.learning.predict_weights
             and self.cluster.workers > 1
-            and learning.optimizer == "adam"
+            and self.learning.optimizer == "adam"
             and self.samples_per_step > 0
             and not self.run.push_winner  # it replaces the weights without a step
         )
