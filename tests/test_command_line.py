@@ -107,6 +107,16 @@ def test_a_broken_preset_is_named(presets: Path, capsys: Out) -> None:
     assert "preset mine is not valid TOML" in capsys.readouterr().err
 
 
+@pytest.mark.parametrize("flag", ["--preset", "--env-id"])
+def test_help_is_shown_although_a_value_is_missing(flag: str, capsys: Out) -> None:
+    with pytest.raises(SystemExit, match="0"):
+        parse("--help", flag)
+    assert capsys.readouterr().out.startswith("usage: ")
+    with pytest.raises(SystemExit, match="2"):
+        parse(flag, "--help")
+    assert f"argument {flag}: expected one argument" in capsys.readouterr().err
+
+
 @pytest.mark.parametrize("script", [launch_cluster, worker])
 def test_help_is_short_and_help_all_complete(script: Any, capsys: Out, monkeypatch: Patch) -> None:
     monkeypatch.setenv("COLUMNS", "80")

@@ -384,9 +384,9 @@ def parse_config(
     arguments = list(sys.argv[1:] if argv is None else argv)
     everything, preset = "--help-all" in arguments, None
     if everything or {"-h", "--help"} & set(arguments):  # the help shows the values of the preset
-        first = argparse.ArgumentParser(add_help=False, allow_abbrev=False, exit_on_error=False)
-        first.add_argument("--preset", default="auto")
-        first.add_argument("--env-id", default="")
+        first = argparse.ArgumentParser(add_help=False, allow_abbrev=False)
+        first.add_argument("--preset", nargs="?", default="auto")
+        first.add_argument("--env-id", nargs="?", default="", const="")
         given, _ = first.parse_known_args([word for word in arguments if "help" not in word])
         name = preset_for(given.env_id) if given.preset == "auto" else given.preset
         preset = read_preset(name) if name in preset_names() else None
