@@ -11,7 +11,6 @@ import functools
 import gc
 import logging
 import os
-import shutil
 import sys
 import tempfile
 import time
@@ -145,7 +144,7 @@ def silence() -> Iterator[None]:
         except BaseException:
             os.dup2(kept, 2)
             aside.seek(0)
-            shutil.copyfileobj(aside, sys.stderr.buffer)
+            sys.stderr.write(aside.read().decode(errors="replace"))
             raise
         finally:
             os.dup2(kept, 2)
