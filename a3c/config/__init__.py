@@ -15,23 +15,23 @@ def option(
     default: Any,
     within: tuple[float | None, float | None] = (None, None),
     *,
-    above: tuple[float, float] | None = None,
+    positive_up_to: float | None = None,
     choices: tuple[str, ...] = (),
     is_everyday: bool = False,
 ) -> Callable[[str], Any]:
-    """Given a help text, the field of a setting for the command line, presets and files.
+    """`option(default, range)(help text)` is a field that the command line, presets and files set.
 
-    `within` are the lowest and the highest value; `above` are a number below all values, and the
-    highest. Besides `choices` the user's own function, `package.module:function`, is allowed.
+    `within` are the lowest and the highest value; with `positive_up_to` values are above 0. Besides
+    `choices` the user's own function, `package.module:function`, is allowed.
     """
-    low, high = (None, above[1]) if above else within
-    metadata = {"limits": (low, high, above and above[0]), "choices": choices}
+    limits = (*within, None) if positive_up_to is None else (None, positive_up_to, 0.0)
+    facts = {"limits": limits, "choices": choices, "everyday": is_everyday}
 
     def make_field(help_text: str) -> Any:
-        described = {"help": help_text, "everyday": is_everyday, **metadata}
+        metadata = {"help": help_text, **facts}
         if isinstance(default, dict):
-            return field(default_factory=default.copy, metadata=described)
-        return field(default=default, metadata=described)
+            return field(default_factory=default.copy, metadata=metadata)
+        return field(default=default, metadata=metadata)
 
     return make_field
 
@@ -155,8 +155,8 @@ class LearningConfig:
         "own: the value loss has an optimizer of its own in all weights, with statistics, rate and "
         "clip of its own; needs --samples-per-step 0"
     )
-    learning_rate: float = everyday(3e-4, above=(0.0, 100.0))("learning rate")
-    learning_rate_range: tuple[float, ...] = option((), above=(0.0, 100.0))(
+    learning_rate: float = everyday(3e-4, positive_up_to=100.0)("learning rate")
+    learning_rate_range: tuple[float, ...] = option((), positive_up_to=100.0)(
         "draw the learning rate log-uniformly from LOW HIGH, once per run"
     )
     learning_rate_schedule: Literal["constant", "linear"] = option("constant")(
@@ -169,14 +169,14 @@ class LearningConfig:
     anneal_steps: int | None = unset((1, None))(
         "env steps at which schedules end (--max-env-steps if unset)"
     )
-    critic_learning_rate_scale: float = option(1.0, above=(0.0, 100.0))(
+    critic_learning_rate_scale: float = option(1.0, positive_up_to=100.0)(
         "learning rate of value-only weights, as a multiple"
     )
     adam_beta1: float = option(0.9, (0.0, 0.999999))("Adam: decay of the mean")
     adam_beta2: float = option(0.999, (0.0, 0.99999999))("Adam: decay of the mean square")
-    adam_epsilon: float = option(1e-5, above=(0.0, 1.0))("Adam: epsilon")
+    adam_epsilon: float = option(1e-5, positive_up_to=1.0)("Adam: epsilon")
     rmsprop_alpha: float = option(0.99, (0.0, 0.99999999))("RMSProp: decay of the mean square")
-    rmsprop_epsilon: float = option(0.1, above=(0.0, 10.0))("RMSProp: epsilon, inside the root")
+    rmsprop_epsilon: float = option(0.1, positive_up_to=10.0)("RMSProp: epsilon, inside the root")
     rmsprop_momentum: float = option(0.0, (0.0, 0.999999))("RMSProp: decay of the momentum")
     rmsprop_initial_mean_square: float = option(0.0, (0.0, 1e6))(
         "RMSProp: initial mean square of the gradients"
@@ -202,7 +202,7 @@ class LearningConfig:
     reward_clip: float = option(0.0, (0.0, 1e9))(
         "clip rewards to plus or minus this, for learning only (0: never)"
     )
-    reward_scale: float = option(1.0, above=(0.0, 1e9))(
+    reward_scale: float = option(1.0, positive_up_to=1e9)(
         "multiply rewards by this before clipping, for learning only"
     )
     predict_weights: bool = option(True)(
@@ -265,7 +265,7 @@ class RunConfig:
     max_env_steps: int = everyday(10_000_000, (1, 2**62))(
         "end after this many env steps of the cluster (+N with --resume: after N more)"
     )
-    max_wall_time_s: float | None = everyday(None, above=(0.0, 1e9))(
+    max_wall_time_s: float | None = everyday(None, positive_up_to=1e9)(
         "end after so much training: seconds, or 30m, 2h"
     )
     stop_at_return: float | None = everyday(None)(
@@ -331,13 +331,13 @@ class ClusterConfig:
     )
     worker_threads: int = option(1, (1, 256))("TensorFlow threads for one operation in a worker")
     ps_threads: int = option(1, (1, 256))("updates that a ps processes at once, one thread each")
-    connect_timeout_s: float = option(60.0, above=(0.0, 86400.0))(
+    connect_timeout_s: float = option(60.0, positive_up_to=86400.0)(
         "seconds to wait for a peer at the start"
     )
-    ps_timeout_s: float = option(60.0, above=(0.0, 86400.0))(
+    ps_timeout_s: float = option(60.0, positive_up_to=86400.0)(
         "seconds after which a silent ps counts as lost"
     )
-    heartbeat_timeout_s: float | None = unset(above=(0.0, 1e6))(
+    heartbeat_timeout_s: float | None = unset(positive_up_to=1e6)(
         "seconds of silence after which a worker counts as hung (twice --ps-timeout if unset)"
     )
     max_worker_memory_mb: int | None = unset((1, 2**40))(
@@ -367,9 +367,6 @@ class ClusterConfig:
     def addresses(self) -> int:
         """The number of workers with an address, including those that may be added later."""
         return self.max_workers or self.workers
-
-
-MAX_STALENESS = 4  # steps of the optimizer between a gradient's weights and its push
 
 
 class Share(NamedTuple):
@@ -404,9 +401,9 @@ class Config:
         """Samples that the ps collects for one optimizer step; 0: every push is a step.
 
         With many workers it is more than the setting says: while a worker computes a gradient, each
-        of the others may push once, and that shall make at most `MAX_STALENESS` steps.
+        of the others may push once, and that shall make at most four steps of the optimizer.
         """
-        least = round(self.cluster.workers * self.share.push / MAX_STALENESS)
+        least = round(self.cluster.workers * self.share.push / 4)
         return self._set_samples_per_step and max(self._set_samples_per_step, least)
 
     @property
