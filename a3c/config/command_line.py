@@ -1,6 +1,7 @@
 """The layers of a configuration: defaults < preset < `--config FILE` < flags, and their parser."""
 
 import argparse
+import contextlib
 import difflib
 import fnmatch
 import json
@@ -388,8 +389,9 @@ def parse_config(
         first.add_argument("--preset", nargs="?", default="auto")
         first.add_argument("--env-id", nargs="?", default="", const="")
         given, _ = first.parse_known_args([word for word in arguments if "help" not in word])
-        name = preset_for(given.env_id) if given.preset == "auto" else given.preset
-        preset = read_preset(name) if name in preset_names() else None
+        with contextlib.suppress(UserError):  # there is no preset, or one can't be read
+            name = preset_for(given.env_id) if given.preset == "auto" else given.preset
+            preset = read_preset(name or "none")
     parser = make_parser(prog, description, extra, everything=everything, preset=preset, **layout)
     namespace = parser.parse_args(arguments)
     try:
