@@ -100,6 +100,13 @@ def test_the_preset_goes_by_the_environment_asked_for(presets: Path, tmp_path: P
     assert parse("--env-id", "CartPole-v1", "--epochs", "2").learning.ratio_limit == 0.2
 
 
+def test_the_help_shows_a_presets_value_as_it_is(presets: Path, capsys: Out) -> None:
+    (presets / "mine.toml").write_text('[run]\nstart_from = "50%/old"')
+    with pytest.raises(SystemExit, match="0"):
+        parse("--preset", "mine", "--help")
+    assert "(preset: 50%/old)" in " ".join(capsys.readouterr().out.split())
+
+
 def test_a_broken_preset_is_named_and_the_help_is_shown(presets: Path, capsys: Out) -> None:
     (presets / "mine.toml").write_text("[run")
     with pytest.raises(SystemExit):

@@ -347,7 +347,7 @@ def make_parser(
     groups = {section: parser.add_argument_group(section) for section in SECTIONS}
     for option in OPTIONS.values():
         metadata = option.field.metadata
-        help_text = metadata["help"].replace("%", "%%")
+        help_text = metadata["help"]
         if option.choices:
             help_text += f" [{', '.join(option.choices)}]"
         value = (preset or {}).get(option.name)
@@ -355,6 +355,7 @@ def make_parser(
             help_text += f" (preset: {plain(value)})"
         elif option.kind is not dict and option.field.default not in (None, ()):
             help_text += f" ({plain(option.field.default)})"
+        help_text = help_text.replace("%", "%%")  # argparse formats it
         settings: dict[str, Any] = {"action": argparse.BooleanOptionalAction}
         if option.kind is not bool:
             words = {int: "N", float: "X", str: "TEXT", dict: "JSON"}
