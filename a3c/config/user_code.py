@@ -87,7 +87,9 @@ def find(place: str, subject: str, wanted: str = "function") -> Callable[..., An
     return found
 
 
-def check_call(function: Callable[..., Any], subject: str, *names: str, **arguments: Any) -> None:
+def check_call(
+    function: Callable[..., Any], subject: str, /, *names: str, **arguments: Any
+) -> None:
     """Raise UserError if a function of the user's can't be called with these arguments."""
     with contextlib.suppress(TypeError, ValueError):  # some functions in C have no signature
         signature = inspect.signature(function)
