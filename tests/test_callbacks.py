@@ -166,6 +166,18 @@ def test_a_hanging_callback_delays_nothing(tmp_path: Path, caplog: Log, monkeypa
     assert record.getMessage() == "callbacks are still busy after 0.1 s: leaving without them"
 
 
+def test_a_callbacks_arguments_may_have_any_name() -> None:
+    assert callbacks.find(f"{HERE}:Titled", subject="A run", function="f") is Titled
+
+
+class Titled:
+    def __init__(self, subject: str, function: str) -> None:
+        """Arguments with the names of those of the function that checks the call."""
+
+    def __call__(self, row: dict[str, Any], run_dir: Path) -> None:
+        """Nothing is done with a row."""
+
+
 def test_a_missing_package_is_named(monkeypatch: Patch) -> None:
     monkeypatch.setattr(importlib.util, "find_spec", lambda _name: None)
     for module, package in (("a3c.run.wandb", "wandb"), ("a3c.run.mlflow", "mlflow")):

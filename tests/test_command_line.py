@@ -100,11 +100,31 @@ def test_the_preset_goes_by_the_environment_asked_for(presets: Path, tmp_path: P
     assert parse("--env-id", "CartPole-v1", "--epochs", "2").learning.ratio_limit == 0.2
 
 
-def test_a_broken_preset_is_named(presets: Path, capsys: Out) -> None:
+def test_the_help_shows_a_presets_value_as_it_is(presets: Path, capsys: Out) -> None:
+    (presets / "mine.toml").write_text('[run]\nstart_from = "50%/old"')
+    with pytest.raises(SystemExit, match="0"):
+        parse("--preset", "mine", "--help")
+    assert "(preset: 50%/old)" in " ".join(capsys.readouterr().out.split())
+
+
+def test_a_broken_preset_is_named_and_the_help_is_shown(presets: Path, capsys: Out) -> None:
     (presets / "mine.toml").write_text("[run")
     with pytest.raises(SystemExit):
         parse("--preset", "mine")
     assert "preset mine is not valid TOML" in capsys.readouterr().err
+    with pytest.raises(SystemExit, match="0"):
+        parse("--help")
+    assert capsys.readouterr().out.startswith("usage: ")
+
+
+@pytest.mark.parametrize("flag", ["--preset", "--env-id"])
+def test_help_is_shown_although_a_value_is_missing(flag: str, capsys: Out) -> None:
+    with pytest.raises(SystemExit, match="0"):
+        parse("--help", flag)
+    assert capsys.readouterr().out.startswith("usage: ")
+    with pytest.raises(SystemExit, match="2"):
+        parse(flag, "--help")
+    assert f"argument {flag}: expected one argument" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("script", [launch_cluster, worker])

@@ -1,6 +1,7 @@
 """Start of a process: its turn, the import of TensorFlow, and memory that stays with it."""
 
 import contextlib
+import io
 import os
 import sys
 import threading
@@ -160,6 +161,19 @@ def test_messages_are_not_caught_where_stderr_is_closed(monkeypatch: Patch) -> N
     monkeypatch.setattr(sys, "stderr", None)
     with module.silence():
         pass
+
+
+def test_messages_of_a_failed_block_are_shown_in_a_notebook(monkeypatch: Patch) -> None:
+    @module.silence()
+    def fail() -> None:
+        os.write(2, b"the reason\n")
+        raise ImportError
+
+    shown = io.StringIO()  # as a notebook's stderr it has no buffer of bytes
+    monkeypatch.setattr(sys, "stderr", shown)
+    with pytest.raises(ImportError):
+        fail()
+    assert shown.getvalue() == "the reason\n"
 
 
 AUTOGROUP = Path("/proc/self/autogroup")

@@ -4,6 +4,7 @@ import dataclasses
 import functools
 import json
 import os
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any, Literal, NamedTuple, Self
 
@@ -12,78 +13,76 @@ from a3c.config.user_code import networks
 
 def option(
     default: Any,
-    help_text: str,
     within: tuple[float | None, float | None] = (None, None),
     *,
-    above: tuple[float, float] | None = None,
+    positive_up_to: float | None = None,
     choices: tuple[str, ...] = (),
     is_everyday: bool = False,
-) -> Any:
-    """A dataclass field that the command line, presets and files can all set.
+) -> Callable[[str], Any]:
+    """`option(default, range)(help text)` is a field that the command line, presets and files set.
 
-    `within` are the lowest and the highest value; `above` are a number below all values, and the
-    highest. Besides `choices` the user's own function, `package.module:function`, is allowed.
+    `within` are the lowest and the highest value; with `positive_up_to` values are above 0. Besides
+    `choices` the user's own function, `package.module:function`, is allowed.
     """
-    low, high = (None, above[1]) if above else within
-    limits = (low, high, above and above[0])
-    metadata = {"help": help_text, "everyday": is_everyday, "limits": limits, "choices": choices}
-    if isinstance(default, dict):
-        return field(default_factory=lambda: dict(default), metadata=metadata)
-    return field(default=default, metadata=metadata)
+    limits = (*within, None) if positive_up_to is None else (None, positive_up_to, 0.0)
+    facts = {"limits": limits, "choices": choices, "everyday": is_everyday}
+
+    def make_field(help_text: str) -> Any:
+        metadata = {"help": help_text, **facts}
+        if isinstance(default, dict):
+            return field(default_factory=default.copy, metadata=metadata)
+        return field(default=default, metadata=metadata)
+
+    return make_field
 
 
 everyday = functools.partial(option, is_everyday=True)  # `--help` shows it, not only `--help-all`
 unset = functools.partial(option, None)
-switch = functools.partial(option, False)
+switch = option(False)
 
 
 def window_start(what: str) -> Any:
     text = f"env steps before {what} begins to change (--anneal-start if unset)"
-    return unset(text, (0, None))
+    return unset((0, None))(text)
 
 
 def window_end(what: str) -> Any:
     text = f"env steps at which {what} has its last value (--anneal-steps if unset)"
-    return unset(text, (1, None))
+    return unset((1, None))(text)
 
 
 @dataclass(frozen=True)
 class EnvConfig:
-    env_id: str = everyday("ALE/Pong-v5", "Gymnasium id, or package.module:Id-v0 for your own")
-    envs: int = everyday(16, "environments in all, which the workers share", (1, 100_000))
-    envs_per_worker: int | None = everyday(
-        None,
-        "environments that each worker plays at once (its share of --envs if unset)",
-        (1, 4096),
+    env_id: str = everyday("ALE/Pong-v5")("Gymnasium id, or package.module:Id-v0 for your own")
+    envs: int = everyday(16, (1, 100_000))("environments in all, which the workers share")
+    envs_per_worker: int | None = everyday(None, (1, 4096))(
+        "environments that each worker plays at once (its share of --envs if unset)"
     )
-    env_kwargs: dict[str, Any] = option({}, "keyword arguments for the environment, as JSON")
-    max_episode_steps: int | None = unset(
-        "cut episodes after this many env steps (the environment's own limit if unset)", (1, None)
+    env_kwargs: dict[str, Any] = option({})("keyword arguments for the environment, as JSON")
+    max_episode_steps: int | None = unset((1, None))(
+        "cut episodes after this many env steps (the environment's own limit if unset)"
     )
-    preprocessing: Literal["auto", "atari", "cropped", "universe", "none"] = option(
-        "auto",
+    preprocessing: Literal["auto", "atari", "cropped", "universe", "none"] = option("auto")(
         "atari: 84x84 grey, stacked; cropped: rows 34 to 193 of it; universe: these at 42x42; "
-        "auto: atari for Atari games",
+        "auto: atari for Atari games"
     )
-    frame_skip: int = option(4, "Atari: frames that one action is held for", (1, 60))
-    frame_stack: int = option(4, "Atari: frames that one observation holds", (1, 16))
+    frame_skip: int = option(4, (1, 60))("Atari: frames that one action is held for")
+    frame_stack: int = option(4, (1, 16))("Atari: frames that one observation holds")
     repeat_first_frame: bool = switch(
         "Atari: a game's first observation holds its first frame again and again, not black"
     )
-    noop_max: int = option(
-        30, "Atari: fewer than this many no-ops at the start of a game", (0, 250)
+    noop_max: int = option(30, (0, 250))(
+        "Atari: fewer than this many no-ops at the start of a game"
     )
-    fire_on_reset: bool = option(True, "Atari: press fire at the start where the game waits for it")
-    sticky_actions: float | None = unset(
-        "Atari: chance that the last action is repeated (the id's own if unset: v5 0.25, v4 0)",
-        (0.0, 1.0),
+    fire_on_reset: bool = option(True)("Atari: press fire at the start where the game waits for it")
+    sticky_actions: float | None = unset((0.0, 1.0))(
+        "Atari: chance that the last action is repeated (the id's own if unset: v5 0.25, v4 0)"
     )
     episodic_life: bool = switch("Atari: a lost life ends the episode, for learning only")
-    actions: tuple[int, ...] = option((), "Discrete: play only these actions", (0, None))
-    wrapper: tuple[dict[str, Any], ...] = option(
-        (),
+    actions: tuple[int, ...] = option((), (0, None))("Discrete: play only these actions")
+    wrapper: tuple[dict[str, Any], ...] = option(())(
         "wrap each environment in package.module:Wrapper, or a JSON object with this name and "
-        "arguments; the first is innermost; repeatable",
+        "arguments; the first is innermost; repeatable"
     )
     action_masks: bool = switch(
         'never play actions that the environment forbids in info["action_mask"]'
@@ -98,165 +97,143 @@ class EnvConfig:
 
 @dataclass(frozen=True)
 class NetworkConfig:
-    network: str = everyday(
-        "auto",
-        "network by name (auto: a3c-ff for images, mlp for vectors), or package.module:build",
-        choices=("auto", *networks()),
+    network: str = everyday("auto", choices=("auto", *networks()))(
+        "network by name (auto: a3c-ff for images, mlp for vectors), or package.module:build"
     )
-    hidden_sizes: tuple[int, ...] = option((64, 64), "mlp: units of each hidden layer", (1, 65536))
-    activation: Literal["tanh", "relu", "elu"] = option("tanh", "mlp: activation of hidden layers")
-    lstm_size: int = option(256, "units of the LSTM, in networks that have one", (1, 65536))
+    hidden_sizes: tuple[int, ...] = option((64, 64), (1, 65536))("mlp: units of each hidden layer")
+    activation: Literal["tanh", "relu", "elu"] = option("tanh")("mlp: activation of hidden layers")
+    lstm_size: int = option(256, (1, 65536))("units of the LSTM, in networks that have one")
     separate_value: bool = switch("give policy and value a trunk each instead of a shared one")
-    initialization: Literal["orthogonal", "paper"] = option(
-        "orthogonal", "initial weights: orthogonal, or the paper's uniform 1/sqrt(fan-in)"
+    initialization: Literal["orthogonal", "paper"] = option("orthogonal")(
+        "initial weights: orthogonal, or the paper's uniform 1/sqrt(fan-in)"
     )
     gaussian_deviation: Literal["state-independent", "state-dependent"] = option(
-        "state-independent", "Box actions: where the policy's standard deviation comes from"
+        "state-independent"
+    )("Box actions: where the policy's standard deviation comes from")
+    action_bounds: Literal["clip", "squash"] = option("clip")(
+        "Box actions: clip samples to the bounds, or squash them through tanh"
     )
-    action_bounds: Literal["clip", "squash"] = option(
-        "clip", "Box actions: clip samples to the bounds, or squash them through tanh"
-    )
-    initial_log_deviation: float = option(
-        0.0, "Box actions: log of the initial standard deviation", (-10.0, 5.0)
+    initial_log_deviation: float = option(0.0, (-10.0, 5.0))(
+        "Box actions: log of the initial standard deviation"
     )
 
 
 @dataclass(frozen=True)
 class LearningConfig:
-    rollout_length: int = everyday(
-        20, "env steps of each environment in one rollout (T)", (1, 100_000)
+    rollout_length: int = everyday(20, (1, 100_000))(
+        "env steps of each environment in one rollout (T)"
     )
-    shortest_rollout: int | None = unset(
-        "shortest rollout with more workers than --envs (--rollout-length if unset)", (1, 100_000)
+    shortest_rollout: int | None = unset((1, 100_000))(
+        "shortest rollout with more workers than --envs (--rollout-length if unset)"
     )
-    samples_per_step: int | None = everyday(
-        None,
+    samples_per_step: int | None = everyday(None, (0, 10**9))(
         "samples in one optimizer step, gathered from all workers' pushes (one rollout of all "
-        "--envs if unset; more with many workers; 0: every push is a step)",
-        (0, 10**9),
+        "--envs if unset; more with many workers; 0: every push is a step)"
     )
-    smallest_push: int = option(
-        64, "least number of samples in a push (the whole rollout if it has fewer)", (1, 10**9)
+    smallest_push: int = option(64, (1, 10**9))(
+        "least number of samples in a push (the whole rollout if it has fewer)"
     )
-    gamma: float = everyday(0.99, "discount factor", (0.0, 1.0))
-    gae_lambda: float = option(
-        1.0, "lambda of generalised advantage estimation (1: n-step returns)", (0.0, 1.0)
+    gamma: float = everyday(0.99, (0.0, 1.0))("discount factor")
+    gae_lambda: float = option(1.0, (0.0, 1.0))(
+        "lambda of generalised advantage estimation (1: n-step returns)"
     )
-    return_steps: int | None = unset(
-        "returns of exactly so many env steps, also beyond the rollout's end (to its end if unset)",
-        (1, 100_000),
+    return_steps: int | None = unset((1, 100_000))(
+        "returns of exactly so many env steps, also beyond the rollout's end (to its end if unset)"
     )
-    return_min_samples: int = option(
-        1,
+    return_min_samples: int = option(1, (1, 10**9))(
         "with --return-steps: samples with complete returns that a worker waits for before it "
-        "learns",
-        (1, 10**9),
+        "learns"
     )
-    optimizer: Literal["adam", "rmsprop", "sgd"] = everyday(
-        "adam", "optimizer, its statistics shared by all workers on the ps"
+    optimizer: Literal["adam", "rmsprop", "sgd"] = everyday("adam")(
+        "optimizer, its statistics shared by all workers on the ps"
     )
-    optimizer_statistics: Literal["shared", "per-worker"] = option(
-        "shared",
+    optimizer_statistics: Literal["shared", "per-worker"] = option("shared")(
         "per-worker: each worker has statistics of its own and pushes finished steps; needs "
-        "--samples-per-step 0",
+        "--samples-per-step 0"
     )
-    value_optimizer: Literal["shared", "own"] = option(
-        "shared",
+    value_optimizer: Literal["shared", "own"] = option("shared")(
         "own: the value loss has an optimizer of its own in all weights, with statistics, rate and "
-        "clip of its own; needs --samples-per-step 0",
+        "clip of its own; needs --samples-per-step 0"
     )
-    learning_rate: float = everyday(3e-4, "learning rate", above=(0.0, 100.0))
-    learning_rate_range: tuple[float, ...] = option(
-        (), "draw the learning rate log-uniformly from LOW HIGH, once per run", above=(0.0, 100.0)
+    learning_rate: float = everyday(3e-4, positive_up_to=100.0)("learning rate")
+    learning_rate_range: tuple[float, ...] = option((), positive_up_to=100.0)(
+        "draw the learning rate log-uniformly from LOW HIGH, once per run"
     )
-    learning_rate_schedule: Literal["constant", "linear"] = option(
-        "constant", "constant, or linear to --learning-rate-final at --anneal-steps"
+    learning_rate_schedule: Literal["constant", "linear"] = option("constant")(
+        "constant, or linear to --learning-rate-final at --anneal-steps"
     )
-    learning_rate_final: float = option(
-        0.0, "learning rate at the end of a linear schedule, and after it", (0.0, 100.0)
+    learning_rate_final: float = option(0.0, (0.0, 100.0))(
+        "learning rate at the end of a linear schedule, and after it"
     )
-    anneal_start: int = option(0, "env steps before schedules begin to run", (0, None))
-    anneal_steps: int | None = unset(
-        "env steps at which schedules end (--max-env-steps if unset)", (1, None)
+    anneal_start: int = option(0, (0, None))("env steps before schedules begin to run")
+    anneal_steps: int | None = unset((1, None))(
+        "env steps at which schedules end (--max-env-steps if unset)"
     )
-    critic_learning_rate_scale: float = option(
-        1.0, "learning rate of value-only weights, as a multiple", above=(0.0, 100.0)
+    critic_learning_rate_scale: float = option(1.0, positive_up_to=100.0)(
+        "learning rate of value-only weights, as a multiple"
     )
-    adam_beta1: float = option(0.9, "Adam: decay of the mean", (0.0, 0.999999))
-    adam_beta2: float = option(0.999, "Adam: decay of the mean square", (0.0, 0.99999999))
-    adam_epsilon: float = option(1e-5, "Adam: epsilon", above=(0.0, 1.0))
-    rmsprop_alpha: float = option(0.99, "RMSProp: decay of the mean square", (0.0, 0.99999999))
-    rmsprop_epsilon: float = option(0.1, "RMSProp: epsilon, inside the root", above=(0.0, 10.0))
-    rmsprop_momentum: float = option(0.0, "RMSProp: decay of the momentum", (0.0, 0.999999))
-    rmsprop_initial_mean_square: float = option(
-        0.0, "RMSProp: initial mean square of the gradients", (0.0, 1e6)
+    adam_beta1: float = option(0.9, (0.0, 0.999999))("Adam: decay of the mean")
+    adam_beta2: float = option(0.999, (0.0, 0.99999999))("Adam: decay of the mean square")
+    adam_epsilon: float = option(1e-5, positive_up_to=1.0)("Adam: epsilon")
+    rmsprop_alpha: float = option(0.99, (0.0, 0.99999999))("RMSProp: decay of the mean square")
+    rmsprop_epsilon: float = option(0.1, positive_up_to=10.0)("RMSProp: epsilon, inside the root")
+    rmsprop_momentum: float = option(0.0, (0.0, 0.999999))("RMSProp: decay of the momentum")
+    rmsprop_initial_mean_square: float = option(0.0, (0.0, 1e6))(
+        "RMSProp: initial mean square of the gradients"
     )
-    max_gradient_norm: float = option(
-        0.5, "clip gradients to this global norm (0: never)", (0.0, 1e9)
+    max_gradient_norm: float = option(0.5, (0.0, 1e9))(
+        "clip gradients to this global norm (0: never)"
     )
-    critic_max_gradient_norm: float | None = unset(
+    critic_max_gradient_norm: float | None = unset((0.0, 1e9))(
         "clip the gradient of value-only weights to a norm of their own (with the others if unset; "
-        "0: never)",
-        (0.0, 1e9),
+        "0: never)"
     )
-    value_loss_weight: float = option(0.5, "weight of the value loss", (0.0, 1e6))
-    entropy_weight: float = everyday(0.01, "weight of the policy's entropy", (0.0, 1e6))
-    entropy_weight_final: float | None = unset(
-        "anneal the entropy weight to this at --entropy-anneal-steps", (0.0, 1e6)
+    value_loss_weight: float = option(0.5, (0.0, 1e6))("weight of the value loss")
+    entropy_weight: float = everyday(0.01, (0.0, 1e6))("weight of the policy's entropy")
+    entropy_weight_final: float | None = unset((0.0, 1e6))(
+        "anneal the entropy weight to this at --entropy-anneal-steps"
     )
     entropy_anneal_start: int | None = window_start("the entropy weight")
     entropy_anneal_steps: int | None = window_end("the entropy weight")
     normalize_advantages: bool = switch("scale the advantages of a push to mean 0, deviation 1")
-    advantage_horizon: int = option(
-        0,
-        "scale advantages by running moments over about so many samples of all workers (0: off)",
-        (0, 10**9),
+    advantage_horizon: int = option(0, (0, 10**9))(
+        "scale advantages by running moments over about so many samples of all workers (0: off)"
     )
-    reward_clip: float = option(
-        0.0, "clip rewards to plus or minus this, for learning only (0: never)", (0.0, 1e9)
+    reward_clip: float = option(0.0, (0.0, 1e9))(
+        "clip rewards to plus or minus this, for learning only (0: never)"
     )
-    reward_scale: float = option(
-        1.0, "multiply rewards by this before clipping, for learning only", above=(0.0, 1e9)
+    reward_scale: float = option(1.0, positive_up_to=1e9)(
+        "multiply rewards by this before clipping, for learning only"
     )
-    predict_weights: bool = option(
-        True,
+    predict_weights: bool = option(True)(
         "compute gradients with the weights expected one step later (several workers that gather "
-        "steps of Adam); if off, returns use the values predicted while playing",
+        "steps of Adam); if off, returns use the values predicted while playing"
     )
-    minibatches: int | None = unset(
-        "minibatches of a rollout, one push each (by --samples-per-step and --workers if unset)",
-        (1, 4096),
+    minibatches: int | None = unset((1, 4096))(
+        "minibatches of a rollout, one push each (by --samples-per-step and --workers if unset)"
     )
-    epochs: int = everyday(1, "passes over each rollout; more than 1 needs --ratio-limit", (1, 100))
-    ratio_limit: float = option(
-        0.0,
-        "PPO's clip: how far the probability ratio of an action may move from 1 (0: no limit)",
-        (0.0, 10.0),
+    epochs: int = everyday(1, (1, 100))("passes over each rollout; more than 1 needs --ratio-limit")
+    ratio_limit: float = option(0.0, (0.0, 10.0))(
+        "PPO's clip: how far the probability ratio of an action may move from 1 (0: no limit)"
     )
-    ratio_limit_final: float | None = unset(
-        "anneal the ratio limit to this at --ratio-limit-anneal-steps", (0.0, 10.0)
+    ratio_limit_final: float | None = unset((0.0, 10.0))(
+        "anneal the ratio limit to this at --ratio-limit-anneal-steps"
     )
     ratio_limit_anneal_start: int | None = window_start("the ratio limit")
     ratio_limit_anneal_steps: int | None = window_end("the ratio limit")
-    value_clip: float = option(
-        0.0,
-        "how far a value may move from the one predicted while playing (0: no limit)",
-        (0.0, 1e9),
+    value_clip: float = option(0.0, (0.0, 1e9))(
+        "how far a value may move from the one predicted while playing (0: no limit)"
     )
-    kl_limit: float = option(
-        0.0,
+    kl_limit: float = option(0.0, (0.0, 100.0))(
         "skip the rest of a rollout's epochs once the policy has diverged by 1.5 times this "
-        "(0: never)",
-        (0.0, 100.0),
+        "(0: never)"
     )
-    max_dropped_rollouts: int = option(
-        100,
-        "a worker fails after this many non-finite rollouts in a row (0: never)",
-        (0, 2**31 - 1),
+    max_dropped_rollouts: int = option(100, (0, 2**31 - 1))(
+        "a worker fails after this many non-finite rollouts in a row (0: never)"
     )
-    epsilon_greedy: float = option(0.0, "chance of a uniformly random action", (0.0, 1.0))
-    epsilon_greedy_final: float = option(
-        0.0, "anneal that chance to this at --epsilon-anneal-steps", (0.0, 1.0)
+    epsilon_greedy: float = option(0.0, (0.0, 1.0))("chance of a uniformly random action")
+    epsilon_greedy_final: float = option(0.0, (0.0, 1.0))(
+        "anneal that chance to this at --epsilon-anneal-steps"
     )
     epsilon_anneal_start: int | None = window_start("the chance of random actions")
     epsilon_anneal_steps: int | None = window_end("the chance of random actions")
@@ -284,62 +261,52 @@ class LearningConfig:
 
 @dataclass(frozen=True)
 class RunConfig:
-    seed: int = everyday(1, "seed of everything random", (0, 2**31 - 1))
-    max_env_steps: int = everyday(
-        10_000_000,
-        "end after this many env steps of the cluster (+N with --resume: after N more)",
-        (1, 2**62),
+    seed: int = everyday(1, (0, 2**31 - 1))("seed of everything random")
+    max_env_steps: int = everyday(10_000_000, (1, 2**62))(
+        "end after this many env steps of the cluster (+N with --resume: after N more)"
     )
-    max_wall_time_s: float | None = everyday(
-        None, "end after so much training: seconds, or 30m, 2h", above=(0.0, 1e9)
+    max_wall_time_s: float | None = everyday(None, positive_up_to=1e9)(
+        "end after so much training: seconds, or 30m, 2h"
     )
-    stop_at_return: float | None = everyday(
-        None,
+    stop_at_return: float | None = everyday(None)(
         "end as solved when training's last games, then whole games with frozen weights, "
-        "reach this mean",
+        "reach this mean"
     )
-    stop_window: int = option(
-        100, "games of training whose mean must reach --stop-at-return first", (1, 100)
+    stop_window: int = option(100, (1, 100))(
+        "games of training whose mean must reach --stop-at-return first"
     )
-    stop_worker_games: int | None = unset(
-        "instead of --stop-window: one worker's last games whose mean must reach --stop-at-return",
-        (1, 100),
+    stop_worker_games: int | None = unset((1, 100))(
+        "instead of --stop-window: one worker's last games whose mean must reach --stop-at-return"
     )
     push_winner: bool = switch(
         "a worker whose own last games reach --stop-at-return puts the weights that it played with "
         "on the ps"
     )
-    patience: int | None = unset(
-        "end when so many evaluations in a row were no better than the best; starts the evaluator",
-        (1, 1_000_000),
+    patience: int | None = unset((1, 1_000_000))(
+        "end when so many evaluations in a row were no better than the best; starts the evaluator"
     )
-    start_from: str | None = everyday(None, "weights to begin with: RUN, a checkpoint or zoo/NAME")
-    checkpoint_interval_s: float = everyday(60.0, "seconds between checkpoints", (0.1, 1e7))
-    keep_checkpoints: int = option(5, "newest checkpoints to keep, besides the best", (1, 10_000))
+    start_from: str | None = everyday(None)("weights to begin with: RUN, a checkpoint or zoo/NAME")
+    checkpoint_interval_s: float = everyday(60.0, (0.1, 1e7))("seconds between checkpoints")
+    keep_checkpoints: int = option(5, (1, 10_000))("newest checkpoints to keep, besides the best")
     render: bool = switch("show a game in a window, where there is a display; starts the evaluator")
-    render_worker: int | None = unset(
-        "show a game of training of this worker in a window, where there is a display", (0, 99_999)
+    render_worker: int | None = unset((0, 99_999))(
+        "show a game of training of this worker in a window, where there is a display"
     )
     log_games: bool = switch("workers log a line for each of their games that ends")
-    log_policy_every: int = option(
-        0,
+    log_policy_every: int = option(0, (0, 10**9))(
         "workers log the policy and the value of their first environment every so many of its env "
-        "steps (0: never)",
-        (0, 10**9),
+        "steps (0: never)"
     )
-    log_interval_s: float = option(2.0, "seconds between rows of metrics", (0.05, 3600.0))
-    info_metrics: tuple[str, ...] = option(
-        (), "numbers in the environment's info that become metrics, info/NAME; repeatable"
+    log_interval_s: float = option(2.0, (0.05, 3600.0))("seconds between rows of metrics")
+    info_metrics: tuple[str, ...] = option(())(
+        "numbers in the environment's info that become metrics, info/NAME; repeatable"
     )
-    callback: tuple[dict[str, Any], ...] = option(
-        (),
+    callback: tuple[dict[str, Any], ...] = option(())(
         "worker-0 calls package.module:function, or a JSON object with this name and arguments, "
-        "with each row of its metrics; repeatable",
+        "with each row of its metrics; repeatable"
     )
-    evaluation_episodes: int = option(
-        20,
-        "whole games that confirm that a run is solved, or are played at its end (0: none)",
-        (0, 100_000),
+    evaluation_episodes: int = option(20, (0, 100_000))(
+        "whole games that confirm that a run is solved, or are played at its end (0: none)"
     )
     evaluation_greedy: bool = switch(
         "evaluation games take the most probable actions instead of sampled ones"
@@ -350,52 +317,44 @@ class RunConfig:
 class ClusterConfig:
     workers: int = everyday(
         len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1,
-        "worker processes (one a core of this machine if unset)",
         (1, 100_000),
+    )("worker processes (one a core of this machine if unset)")
+    max_workers: int | None = everyday(None, (1, 100_000))(
+        "reserve addresses for this many workers; `add` starts those beyond --workers"
     )
-    max_workers: int | None = everyday(
-        None,
-        "reserve addresses for this many workers; `add` starts those beyond --workers",
-        (1, 100_000),
+    ps: int = everyday(1, (1, 1000))("parameter servers")
+    base_port: int | None = everyday(None, (1, 65535))(
+        "first port (2222, or free ones without isolation)"
     )
-    ps: int = everyday(1, "parameter servers", (1, 1000))
-    base_port: int | None = everyday(
-        None, "first port (2222, or free ones without isolation)", (1, 65535)
+    isolation: Literal["auto", "on", "off"] = everyday("auto")(
+        "run ps and workers in a network of their own: on, off, or where the kernel allows it"
     )
-    isolation: Literal["auto", "on", "off"] = everyday(
-        "auto",
-        "run ps and workers in a network of their own: on, off, or where the kernel allows it",
+    worker_threads: int = option(1, (1, 256))("TensorFlow threads for one operation in a worker")
+    ps_threads: int = option(1, (1, 256))("updates that a ps processes at once, one thread each")
+    connect_timeout_s: float = option(60.0, positive_up_to=86400.0)(
+        "seconds to wait for a peer at the start"
     )
-    worker_threads: int = option(1, "TensorFlow threads for one operation in a worker", (1, 256))
-    ps_threads: int = option(1, "updates that a ps processes at once, one thread each", (1, 256))
-    connect_timeout_s: float = option(
-        60.0, "seconds to wait for a peer at the start", above=(0.0, 86400.0)
+    ps_timeout_s: float = option(60.0, positive_up_to=86400.0)(
+        "seconds after which a silent ps counts as lost"
     )
-    ps_timeout_s: float = option(
-        60.0, "seconds after which a silent ps counts as lost", above=(0.0, 86400.0)
+    heartbeat_timeout_s: float | None = unset(positive_up_to=1e6)(
+        "seconds of silence after which a worker counts as hung (twice --ps-timeout if unset)"
     )
-    heartbeat_timeout_s: float | None = unset(
-        "seconds of silence after which a worker counts as hung (twice --ps-timeout if unset)",
-        above=(0.0, 1e6),
+    max_worker_memory_mb: int | None = unset((1, 2**40))(
+        "restart a worker above this many MB of resident memory (never if unset)"
     )
-    max_worker_memory_mb: int | None = unset(
-        "restart a worker above this many MB of resident memory (never if unset)", (1, 2**40)
+    wire_dtype: Literal["float32", "float16"] = option("float32")(
+        "number format of gradients and parameters between processes; float16 halves the bytes"
     )
-    wire_dtype: Literal["float32", "float16"] = option(
-        "float32",
-        "number format of gradients and parameters between processes; float16 halves the bytes",
+    compute_dtype: Literal["float32", "bfloat16"] = option("float32")(
+        "number format of matrix products; bfloat16 is faster on processors with AVX512_BF16"
     )
-    compute_dtype: Literal["float32", "bfloat16"] = option(
-        "float32",
-        "number format of matrix products; bfloat16 is faster on processors with AVX512_BF16",
+    device: Literal["cpu", "gpu"] = option("cpu")(
+        "where workers act and learn; the ps are always on the CPU"
     )
-    device: Literal["cpu", "gpu"] = option(
-        "cpu", "where workers act and learn; the ps are always on the CPU"
-    )
-    trusted_network: bool = everyday(
-        False,
+    trusted_network: bool = everyday(False)(
         "allow addresses other than loopback: whoever reaches a port of the run can run code "
-        "there, so only on a network where you trust every host and user",
+        "there, so only on a network where you trust every host and user"
     )
 
     def threads(self, job: str) -> int:
@@ -408,9 +367,6 @@ class ClusterConfig:
     def addresses(self) -> int:
         """The number of workers with an address, including those that may be added later."""
         return self.max_workers or self.workers
-
-
-MAX_STALENESS = 4  # steps of the optimizer between a gradient's weights and its push
 
 
 class Share(NamedTuple):
@@ -445,9 +401,9 @@ class Config:
         """Samples that the ps collects for one optimizer step; 0: every push is a step.
 
         With many workers it is more than the setting says: while a worker computes a gradient, each
-        of the others may push once, and that shall make at most `MAX_STALENESS` steps.
+        of the others may push once, and that shall make at most four steps of the optimizer.
         """
-        least = round(self.cluster.workers * self.share.push / MAX_STALENESS)
+        least = round(self.cluster.workers * self.share.push / 4)
         return self._set_samples_per_step and max(self._set_samples_per_step, least)
 
     @property
@@ -458,11 +414,10 @@ class Config:
     @property
     def predicts_weights(self) -> bool:
         """Whether workers compute gradients with the weights expected when they are applied."""
-        learning = self.learning
         return (
-            learning.predict_weights
+            self.learning.predict_weights
             and self.cluster.workers > 1
-            and learning.optimizer == "adam"
+            and self.learning.optimizer == "adam"
             and self.samples_per_step > 0
             and not self.run.push_winner  # it replaces the weights without a step
         )

@@ -1,6 +1,7 @@
 """The layers of a configuration: defaults < preset < `--config FILE` < flags, and their parser."""
 
 import argparse
+import contextlib
 import difflib
 import fnmatch
 import json
@@ -234,14 +235,18 @@ def unused_flags(
 
     What it is for is the start of its help text, or another setting that it needs.
     """
-    learning = config.learning
-    mlp, optimizer = config.network.network, learning.optimizer
+    learning, network = config.learning, config.network.network
     used = {
         "Atari": is_atari,
         "Box actions": has_box_actions,
-        "Adam": optimizer == "adam",
-        "RMSProp": optimizer == "rmsprop",
-        "mlp": mlp.startswith("mlp") or mlp == "auto" or ":" in mlp,
+        "Adam": learning.optimizer == "adam",
+        "RMSProp": learning.optimizer == "rmsprop",
+        "mlp": network.startswith("mlp") or network == "auto" or ":" in network,
+        "--learning-rate-schedule linear": learning.learning_rate_schedule == "linear",
+        "--return-steps": learning.return_steps is not None,
+        "--no-normalize-advantages": not learning.normalize_advantages,
+        "--entropy-weight-final": learning.entropy_weight_final is not None,
+        "--ratio-limit-final": learning.ratio_limit_final is not None,
     }
     needed = {
         "learning_rate_final": "--learning-rate-schedule linear",
@@ -250,23 +255,14 @@ def unused_flags(
         **{f"entropy_anneal_{end}": "--entropy-weight-final" for end in ("start", "steps")},
         **{f"ratio_limit_anneal_{end}": "--ratio-limit-final" for end in ("start", "steps")},
     }
-    used |= {
-        "--learning-rate-schedule linear": learning.learning_rate_schedule == "linear",
-        "--return-steps": learning.return_steps is not None,
-        "--no-normalize-advantages": not learning.normalize_advantages,
-        "--entropy-weight-final": learning.entropy_weight_final is not None,
-        "--ratio-limit-final": learning.ratio_limit_final is not None,
-    }
-    given = [OPTIONS[key.partition(".")[2]] for key in vars(namespace) if key.startswith("config.")]
-    wants = {
-        option.flag: needed.get(option.name, option.field.metadata["help"].partition(":")[0])
-        for option in given
-    }
-    return [
-        f"{flag} does nothing here: it is for {what}"
-        for flag, what in wants.items()
-        if not used.get(what, True)
-    ]
+    lines = []
+    for key in vars(namespace):
+        if key.startswith("config."):
+            option = OPTIONS[key.removeprefix("config.")]
+            what = needed.get(option.name, option.field.metadata["help"].partition(":")[0])
+            if not used.get(what, True):
+                lines.append(f"{option.flag} does nothing here: it is for {what}")
+    return lines
 
 
 def to_flags(config: Config) -> list[str]:
@@ -351,7 +347,7 @@ def make_parser(
     groups = {section: parser.add_argument_group(section) for section in SECTIONS}
     for option in OPTIONS.values():
         metadata = option.field.metadata
-        help_text = metadata["help"].replace("%", "%%")
+        help_text = metadata["help"]
         if option.choices:
             help_text += f" [{', '.join(option.choices)}]"
         value = (preset or {}).get(option.name)
@@ -359,6 +355,7 @@ def make_parser(
             help_text += f" (preset: {plain(value)})"
         elif option.kind is not dict and option.field.default not in (None, ()):
             help_text += f" ({plain(option.field.default)})"
+        help_text = help_text.replace("%", "%%")  # argparse formats it
         settings: dict[str, Any] = {"action": argparse.BooleanOptionalAction}
         if option.kind is not bool:
             words = {int: "N", float: "X", str: "TEXT", dict: "JSON"}
@@ -389,12 +386,13 @@ def parse_config(
     arguments = list(sys.argv[1:] if argv is None else argv)
     everything, preset = "--help-all" in arguments, None
     if everything or {"-h", "--help"} & set(arguments):  # the help shows the values of the preset
-        first = argparse.ArgumentParser(add_help=False, allow_abbrev=False, exit_on_error=False)
-        first.add_argument("--preset", default="auto")
-        first.add_argument("--env-id", default="")
+        first = argparse.ArgumentParser(add_help=False, allow_abbrev=False)
+        first.add_argument("--preset", nargs="?", default="auto")
+        first.add_argument("--env-id", nargs="?", default="", const="")
         given, _ = first.parse_known_args([word for word in arguments if "help" not in word])
-        name = preset_for(given.env_id) if given.preset == "auto" else given.preset
-        preset = read_preset(name) if name in preset_names() else None
+        with contextlib.suppress(UserError):  # there is no preset, or one can't be read
+            name = preset_for(given.env_id) if given.preset == "auto" else given.preset
+            preset = read_preset(name or "none")
     parser = make_parser(prog, description, extra, everything=everything, preset=preset, **layout)
     namespace = parser.parse_args(arguments)
     try:

@@ -43,10 +43,6 @@ class Option(typing.NamedTuple):
         return self.is_list and self.kind in (str, dict)
 
     @property
-    def is_time(self) -> bool:
-        return self.name.endswith("_s")
-
-    @property
     def allowed(self) -> str:
         if self.choices:
             own = ", or package.module:function" if self.field.metadata["choices"] else ""
@@ -61,7 +57,7 @@ class Option(typing.NamedTuple):
         words = {int: "a whole number", float: "a number", str: "a text"}[self.kind]
         if self.is_list:
             words = f"a list, each {words}"
-        if self.is_time:
+        if self.name.endswith("_s"):
             words += " of seconds, or a time like 30m,"
         low, high, above = self.field.metadata["limits"]
         if above is not None:
@@ -74,10 +70,9 @@ class Option(typing.NamedTuple):
 def _all_options() -> dict[str, Option]:
     found: dict[str, Option] = {}
     for section, cls in SECTIONS.items():
-        hints = typing.get_type_hints(cls)
         for field in dataclasses.fields(cls):
             assert field.name not in found, f"two options are named {field.name}"
-            kind, choices = hints[field.name], field.metadata["choices"]
+            kind, choices = field.type, field.metadata["choices"]
             optional = typing.get_origin(kind) is types.UnionType
             if optional:
                 kind = typing.get_args(kind)[0]  # the other one is None
@@ -143,7 +138,7 @@ def _coerce_item(option: Option, value: Any) -> Any:
         if option.choices and value not in option.choices and not own:
             raise ValueError
         return value
-    if option.is_time and isinstance(value, str) and value[-1:] in SECONDS:
+    if option.name.endswith("_s") and isinstance(value, str) and value[-1:] in SECONDS:
         value = float(value[:-1]) * SECONDS[value[-1]]
     if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):
         raise ValueError

@@ -19,7 +19,6 @@ from a3c.errors import A3CError, UserError
 from a3c.process import console
 from a3c.process.environment import REPOSITORY
 
-MODEL = REPOSITORY / "model.py"
 _LIBRARIES = (
     *(Path(sysconfig.get_path(name)).resolve() for name in ("stdlib", "purelib", "platlib")),
     REPOSITORY / "a3c",
@@ -40,7 +39,7 @@ def networks() -> dict[str, KnownNetwork]:
     `NETWORKS` is known to `--network`, to completion and to the checks before a start.
     """
     try:
-        tree = ast.parse(MODEL.read_bytes())
+        tree = ast.parse((REPOSITORY / "model.py").read_bytes())
     except (OSError, SyntaxError, ValueError, RecursionError):
         return {}  # importing model.py will report why
     for node in tree.body:
@@ -80,8 +79,6 @@ def find(place: str, subject: str, wanted: str = "function") -> Callable[..., An
     """Import what `package.module:name` names; raises UserError if it can't be called."""
     module, _, name = place.partition(":")
     remedy = f"give package.module:{wanted}"
-    if not module or not name:
-        raise UserError(f"{subject}: a name is missing; {remedy}")
     found = getattr(import_module(module, subject), name, None)
     if found is None:
         raise UserError(f"{subject}: {module} has no {name}; {remedy}")
@@ -90,7 +87,9 @@ def find(place: str, subject: str, wanted: str = "function") -> Callable[..., An
     return found
 
 
-def check_call(function: Callable[..., Any], subject: str, *names: str, **arguments: Any) -> None:
+def check_call(
+    function: Callable[..., Any], subject: str, /, *names: str, **arguments: Any
+) -> None:
     """Raise UserError if a function of the user's can't be called with these arguments."""
     with contextlib.suppress(TypeError, ValueError):  # some functions in C have no signature
         signature = inspect.signature(function)

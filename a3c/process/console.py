@@ -18,8 +18,6 @@ from a3c.process.environment import REPOSITORY
 # The commands of an installed package, see pyproject.toml.
 _INSTALLED = {"launch_cluster.py": "a3c", "evaluate.py": "a3c-evaluate", "plot.py": "a3c-plot"}
 MAX_CHARS = 1000  # of an error line; a refused value can be as long as a file
-MOST_DECIMALS = 6  # of a mean
-PROGRESS_INTERVAL_S = 10.0
 
 
 def prepare() -> None:
@@ -117,7 +115,7 @@ def table(rows: Sequence[Sequence[str]], num_left: int | None = None) -> list[st
 
 def format_mean(mean: float, mark: float | None) -> str:
     """Format a mean with enough decimals to show whether it reaches the mark printed beside it."""
-    for decimals in range(1, MOST_DECIMALS + 1):
+    for decimals in range(1, 7):
         shown = round(mean, decimals)
         if mark is None or (round(mark, decimals) == mark and (shown >= mark) == (mean >= mark)):
             break
@@ -133,7 +131,7 @@ class ProgressLine:
         self._stream = stream or sys.stderr
         self._clock = clock
         self._is_terminal = self._stream.isatty()
-        self._interval_s = 0.5 if self._is_terminal else PROGRESS_INTERVAL_S
+        self._interval_s = 0.5 if self._is_terminal else 10.0
         self._began_at = self._said_at = clock()
 
     def __enter__(self) -> Self:

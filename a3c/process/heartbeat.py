@@ -9,7 +9,6 @@ from typing import Self
 
 VARIABLE = "A3C_HEARTBEAT"
 INTERVAL_S = 0.5
-_LONGEST_CHECK_S = 1.0
 
 
 class Heartbeat:
@@ -59,7 +58,7 @@ class HeartbeatMonitor:
         """Look for a beat, `elapsed_s` after the last check; returns True at the first beat."""
         seen = self._mark()
         if seen in (None, self._seen):
-            self.silence_s += min(elapsed_s, _LONGEST_CHECK_S)
+            self.silence_s += min(elapsed_s, 1.0)
             if self._path and not os.access(self._path if seen else self._path.parent, os.W_OK):
                 self.silence_s = 0.0
             return False

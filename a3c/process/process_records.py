@@ -116,11 +116,10 @@ def from_json(kind: Any, value: Any) -> Any:
 
 def read_records(run_dir: Path) -> list[ProcessRecord]:
     """The records of a run, sorted by role and task; unreadable files are skipped."""
-    records: list[ProcessRecord] = []
     with contextlib.suppress(OSError):
-        paths = (run_dir / "processes").glob("*.json")
-        records += [record for record in map(read_record, paths) if record]
-    return sorted(records, key=lambda record: (record.role, record.task, record.name))
+        found = filter(None, map(read_record, (run_dir / "processes").glob("*.json")))
+        return sorted(found, key=lambda record: (record.role, record.task, record.name))
+    return []
 
 
 def read_record(path: Path) -> ProcessRecord | None:

@@ -11,7 +11,6 @@ import functools
 import gc
 import logging
 import os
-import shutil
 import sys
 import tempfile
 import time
@@ -30,10 +29,6 @@ PATIENCE_S = 120.0
 YIELD_S = 1.0  # gives the first processes time to take the lock
 NICE_VARIABLE = "A3C_WORKER_NICE"  # 0 keeps the priority of other programs
 NICE = "10"  # otherwise: a tenth of the weight that other sessions have
-
-_M_TRIM_THRESHOLD, _M_MMAP_THRESHOLD = -1, -3  # glibc's malloc.h
-_MOST_KEPT = 512 * 1024 * 1024
-_CHOSEN_BY_USER = ("MALLOC_TRIM_THRESHOLD_", "MALLOC_MMAP_THRESHOLD_", "GLIBC_TUNABLES")
 
 
 @contextlib.contextmanager
@@ -128,10 +123,10 @@ def start_eager_runtime(threads: int = 1) -> None:
 def keep_freed_memory() -> None:
     """Keep freed memory for the next message, unless the user has set glibc's own variables."""
     # Getting the buffers' pages again from the kernel took a third of an exchange's CPU time.
-    if not any(name in os.environ for name in _CHOSEN_BY_USER):
-        glibc = ctypes.CDLL(None)
-        glibc.mallopt(_M_TRIM_THRESHOLD, _MOST_KEPT)
-        glibc.mallopt(_M_MMAP_THRESHOLD, _MOST_KEPT)
+    own = {"MALLOC_TRIM_THRESHOLD_", "MALLOC_MMAP_THRESHOLD_", "GLIBC_TUNABLES"}
+    if own.isdisjoint(os.environ):
+        for threshold in (-1, -3):  # M_TRIM_THRESHOLD, M_MMAP_THRESHOLD in glibc's malloc.h
+            ctypes.CDLL(None).mallopt(threshold, 512 * 1024 * 1024)
 
 
 @contextlib.contextmanager
@@ -149,7 +144,7 @@ def silence() -> Iterator[None]:
         except BaseException:
             os.dup2(kept, 2)
             aside.seek(0)
-            shutil.copyfileobj(aside, sys.stderr.buffer)
+            sys.stderr.write(aside.read().decode(errors="replace"))
             raise
         finally:
             os.dup2(kept, 2)
