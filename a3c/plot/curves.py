@@ -37,7 +37,6 @@ _NOT_COMPARED = (
     *("max_workers", "render", "render_worker", "log_games", "log_policy_every"),
     "evaluation_greedy",
 )
-_MAX_LABEL = 60  # characters
 
 
 class NothingToDrawError(UserError):
@@ -184,23 +183,21 @@ def group(histories: Sequence[History]) -> list[Group]:
     Labels are the settings in which the groups differ; names where these are unknown or too long.
     """
     groups: dict[str, list[History]] = {}
-    known: dict[str, dict[str, Any]] = {}  # the settings of a group
     for history in histories:
         settings = _compared(history)
         key = json.dumps(settings, sort_keys=True) if settings else str(history.path)
         groups.setdefault(key, []).append(history)
-        known |= {key: settings} if settings else {}
     labels = names = [members[0].name for members in groups.values()]
-    if len(known) == len(groups) > 1:
-        compared = known.values()
-        differing = [
-            k for k in sorted(next(iter(compared))) if len({_shown(s[k]) for s in compared}) > 1
-        ]
+    shown = [
+        {k: f"{v:g}" if isinstance(v, float) else plain(v) for k, v in _compared(run).items()}
+        for run, *_ in groups.values()
+    ]
+    if len(groups) > 1 and all(shown):
+        differing = [key for key in sorted(shown[0]) if len({each[key] for each in shown}) > 1]
         labels = [
-            ", ".join(f"{key.replace('_', ' ')} {_shown(settings[key])}" for key in differing)
-            for settings in compared
+            ", ".join(f"{key.replace('_', ' ')} {each[key]}" for key in differing) for each in shown
         ]
-    if len(set(labels)) < len(labels) or max(map(len, labels)) > _MAX_LABEL:
+    if len(set(labels)) < len(labels) or max(map(len, labels)) > 60:  # characters
         labels = names
     return list(zip(labels, groups.values(), strict=True))
 
@@ -214,10 +211,6 @@ def _compared(history: History) -> dict[str, Any]:
     except UserError:  # such as of a later commit
         return {}
     return {name: value for name, value in settings.items() if name not in _NOT_COMPARED}
-
-
-def _shown(value: Any) -> str:
-    return f"{value:g}" if isinstance(value, float) else plain(value)
 
 
 class Band(NamedTuple):
