@@ -25,7 +25,6 @@ from a3c.run.metrics import Episode
 
 PANEL_WIDTH = 304
 MIN_HEIGHT = 420
-MAX_GAME = (720, 540)  # width, height
 HISTORY = 150  # values in the curve
 
 BACKGROUND = (15, 18, 25)
@@ -244,7 +243,7 @@ def score_text(score: float) -> str:
 
 def fitted(width: int, height: int) -> tuple[int, int]:
     """The size a game is shown at: small screens grow by a whole factor, large ones shrink."""
-    widest, highest = MAX_GAME
+    widest, highest = 720, 540
     larger = min(MIN_HEIGHT // height, widest // width)
     if larger >= 2:
         return _even(width * larger), _even(height * larger)

@@ -34,6 +34,7 @@ log = logging.getLogger(__name__)
 OpenWindow = Callable[[str, tuple[int, int]], Window]  # title and size -> window
 
 HOLD_S = 1.0  # how long the last picture stays, with the final score
+
 # Browsers need yuv420p and the index at the front; two threads leave cores for training.
 _MP4 = "-c:v libx264 -crf 18 -preset veryfast -pix_fmt yuv420p -movflags +faststart -threads 2"
 

@@ -83,26 +83,26 @@ class History:
         return (self.config or {}).get(section, {}).get(name, default)
 
     def curve(self, table: str, metric: str, scale: Scale) -> Series:
-        """One metric of one file; empty if the file or the metric is missing."""
+        """One metric of one file; empty if the file or the metric is missing.
+
+        Wall time is by the chief's rows, or else by the clock.
+        """
         rows = self.tables.get(table, [])
-        return series(self._places(rows, scale), column(rows, metric))
+        x = column(rows, "env_steps")
+        if scale.unit_s is not None:
+            known = self.curve(CHIEF, "wall_s", STEPS)
+            if len(known.x):  # without the time between a stop and a resume; 0 s at the start
+                x = np.interp(x, np.append(0.0, known.x), np.append(0.0, known.y))
+            else:
+                times = [column(each, "time") for each in self.tables.values() if each]
+                x = column(rows, "time") - np.nanmin(np.concatenate(times))
+            x /= scale.unit_s
+        return series(x, column(rows, metric))
 
     def curves(self, metric: str, scale: Scale) -> list[Series]:
         """One metric of each worker that has it."""
         found = [self.curve(worker, metric, scale) for worker in self.workers]
         return [points for points in found if len(points.x)]
-
-    def _places(self, rows: list[Row], scale: Scale) -> np.ndarray:
-        """Positions of the rows: env steps, or wall time by the chief's rows or else the clock."""
-        env_steps = column(rows, "env_steps")
-        if scale.unit_s is None:
-            return env_steps
-        known = self.curve(CHIEF, "wall_s", STEPS)
-        if len(known.x):  # without the time between a stop and a resume; 0 s at the start
-            seconds = np.interp(env_steps, np.append(0.0, known.x), np.append(0.0, known.y))
-            return seconds / scale.unit_s
-        times = [column(table, "time") for table in self.tables.values() if table]
-        return (column(rows, "time") - np.nanmin(np.concatenate(times))) / scale.unit_s
 
 
 Group = tuple[str, list[History]]  # runs that differ at most in their seed, after their label
