@@ -78,8 +78,10 @@ def _moment(env: EnvConfig, envs: Envs, agent: Agent, played: PlayedStep, image:
         caption += [f"{row.name} {100 * row.probability:.0f} %" for row in choices[:6]]
     pixels = observations.pixels(played.observations[0], image)
     frames = observations.frames(pixels, image).astype(np.float64)
-    highest = 255.0 if image.dtype == np.uint8 else max(float(frames.max()), 1e-9)
-    frames = np.broadcast_to(frames / highest, (*frames.shape[:-1], 3))  # also of grey ones
+    lowest = min(float(frames.min()), 0.0)
+    highest = 255.0 if image.dtype == np.uint8 else max(float(frames.max()), lowest + 1e-9)
+    shares = (frames - lowest) / (highest - lowest)
+    frames = np.broadcast_to(shares, (*frames.shape[:-1], 3))  # also of grey ones
     images = [*frames]
     for found, colour in zip(saliency(agent, image, played), (POLICY, VALUE), strict=True):
         strength = found[..., None].astype(np.float64) / (float(found.max()) or 1.0)
