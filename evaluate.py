@@ -20,7 +20,6 @@ import sys
 import tempfile
 import time
 from collections.abc import Iterator, Sequence
-from contextlib import closing
 from pathlib import Path
 from typing import TYPE_CHECKING, TextIO
 
@@ -42,7 +41,6 @@ if TYPE_CHECKING:  # takes seconds, so it is imported only after the arguments a
     from a3c.run.metrics import Episode
 
 PROG = console.program("evaluate.py")
-VIDEOS = (".mp4", ".gif")
 OTHER_FILMS = (".webm", ".mkv", ".avi", ".mov", ".m4v", ".apng", ".png", ".webp")
 MAX_EPISODES = 100_000
 MAX_SECONDS = 1e6
@@ -58,11 +56,10 @@ def parse(argv: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument(
         "--greedy",
         action=argparse.BooleanOptionalAction,
-        default=None,
         help="the most probable actions (as the run's --evaluation-greedy says)",
     )
     parser.add_argument("--which", choices=("newest", "best"), default="newest")
-    parser.add_argument("--seed", type=int, default=None, help="default: the run's own seed")
+    parser.add_argument("--seed", type=int, help="default: the run's own seed")
     seen = parser.add_mutually_exclusive_group()
     seen.add_argument(
         "--record",
@@ -127,17 +124,18 @@ def check_record(arguments: argparse.Namespace) -> None:
     """Refuse before any game is played if no video can be written; a file name is allowed."""
     path: Path = arguments.record
     arguments.video = None
-    if path.exists() and not path.is_dir() and path.suffix.lower() not in VIDEOS:
-        raise UserError(f"--record {path} is a file: give a folder, or a new .mp4 or .gif")
-    if path.suffix.lower() in OTHER_FILMS and not path.is_dir():
-        raise UserError(f"--record {path}: a video is an .mp4 or a .gif: name it so")
-    if path.suffix.lower() in VIDEOS and not path.is_dir():
-        form = path.suffix.lower().removeprefix(".")
+    suffix = "" if path.is_dir() else path.suffix.lower()
+    if suffix in (".mp4", ".gif"):
+        form = suffix.removeprefix(".")
         if arguments.format not in (None, form):
             raise UserError(f"--record {path} is no {arguments.format}: leave --format out")
         if path.exists():
             raise UserError(f"--record {path} is there already: give another name")
         arguments.video, arguments.format, arguments.record = path, form, path.parent
+    elif path.exists() and not path.is_dir():
+        raise UserError(f"--record {path} is a file: give a folder, or a new .mp4 or .gif")
+    elif suffix in OTHER_FILMS:
+        raise UserError(f"--record {path}: a video is an .mp4 or a .gif: name it so")
     arguments.format = arguments.format or "mp4"
     try:
         folder = arguments.record.absolute()
@@ -155,11 +153,9 @@ def play(source: Source, arguments: argparse.Namespace) -> int:
     """Play with one checkpoint and report; returns the exit code."""
     adopt_environment(1)
     import_tensorflow()
-    setup = evaluation_setup(source.config, arguments)
-    with contextlib.ExitStack() as stack:
-        # What the environment prints must not get between the lines of the report.
-        stdout = sys.stdout
-        stack.enter_context(contextlib.redirect_stdout(sys.stderr))
+    setup, stdout = evaluation_setup(source.config, arguments), sys.stdout
+    # What the environment prints must not get between the lines of the report.
+    with contextlib.redirect_stdout(sys.stderr), contextlib.ExitStack() as stack:
         if arguments.watch:
             return watch(source, setup, arguments, stdout)
         # First, so that an environment that can't be rendered is refused before twenty games.
@@ -168,7 +164,7 @@ def play(source: Source, arguments: argparse.Namespace) -> int:
             from a3c.play.show import find_ffmpeg, record
 
             find_ffmpeg()
-            rendered = stack.enter_context(closing(setup.rendered_env()))
+            rendered = stack.enter_context(contextlib.closing(setup.rendered_env()))
             film = rendered, setup.agent(rendered, source.path)  # a live run prunes checkpoints
         with console.ProgressLine() as progress:
             games = setup.play(source.path, arguments.episodes, progress)
@@ -211,18 +207,15 @@ def watch(
     from a3c.play.playground import GameScores
     from a3c.play.show import show
 
-    games, step = GameScores(arguments.episodes), source.manifest.step
-    with contextlib.ExitStack() as stack:
-        rendered = stack.enter_context(closing(setup.rendered_env()))
+    games, step, code = GameScores(arguments.episodes), source.manifest.step, EXIT_OK
+    with contextlib.closing(setup.rendered_env()) as rendered:
         agent = setup.agent(rendered, source.path)
-        shown = show(setup, rendered, agent, Window, lambda: step, games)
-        stack.enter_context(closing(shown))
-        try:
-            for pause_s in shown:
-                time.sleep(min(pause_s, 0.1))
-            code = EXIT_OK
-        except SystemExit as asked:  # Ctrl-C: games that were shown completely still count
-            code = int(asked.code or 0)
+        with contextlib.closing(show(setup, rendered, agent, Window, lambda: step, games)) as shown:
+            try:
+                for pause_s in shown:
+                    time.sleep(min(pause_s, 0.1))
+            except SystemExit as asked:  # Ctrl-C: games that were shown completely still count
+                code = int(asked.code or 0)
     if games.episodes:
         report(source, setup, games.episodes, arguments.json, stdout)
     return code
@@ -282,15 +275,14 @@ def report(
     table = Table(title=title, title_justify="left", show_header=False)
     table.add_column(style="dim")
     table.add_column(justify="right")
+    table.add_row("games", str(found.episodes))
     error = "" if found.stderr is None else f" ± {found.stderr:,.2f}"
-    rows = {"games": str(found.episodes), "mean return": f"{found.mean:,.2f}{error}"}
+    table.add_row("mean return", f"{found.mean:,.2f}{error}")
     if found.ci95 is not None:
-        rows["95 % interval of the mean"] = "{:,.2f} to {:,.2f}".format(*found.ci95)
-    rows["median"] = f"{found.median:,.2f}"
-    rows["lowest and highest"] = f"{found.min:,.2f} and {found.max:,.2f}"
-    rows["mean length"] = f"{found.mean_length:,.1f} env steps"
-    for row in rows.items():
-        table.add_row(*row)
+        table.add_row("95 % interval of the mean", "{:,.2f} to {:,.2f}".format(*found.ci95))
+    table.add_row("median", f"{found.median:,.2f}")
+    table.add_row("lowest and highest", f"{found.min:,.2f} and {found.max:,.2f}")
+    table.add_row("mean length", f"{found.mean_length:,.1f} env steps")
     if source.best_by:
         Console(file=stdout).print(f"the best of its run by the {source.best_by}", highlight=False)
     Console(file=stdout).print(table)

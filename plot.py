@@ -20,19 +20,14 @@ from a3c.process.startup import import_tensorflow
 
 PROG = console.program("plot.py")
 PICTURES = ("return", "losses", "throughput", "staleness")
-FILES = (".png", ".jpg", ".jpeg", ".svg", ".pdf", ".gif")
 LOOKS = ("filters", "saliency")  # drawn only on request: they need TensorFlow
 
 
 def parse(argv: Sequence[str] | None) -> argparse.Namespace:
     """Parse the command line; errors exit with code 2."""
     parser = Parser(prog=PROG, description="Draw how runs went, and what was learned.")
-    parser.add_argument(
-        "runs",
-        nargs="*",
-        metavar="RUN",
-        help="default: the newest run; for filters and saliency a checkpoint will do",
-    )
+    which = "default: the newest run; for filters and saliency a checkpoint will do"
+    parser.add_argument("runs", nargs="*", metavar="RUN", help=which)
     parser.add_argument(
         "--what",
         nargs="+",
@@ -48,14 +43,11 @@ def parse(argv: Sequence[str] | None) -> argparse.Namespace:
         metavar="DIR",
         help="default: RUN/plots, for several runs ./plots",
     )
-    parser.add_argument(
-        "--smooth", type=int, default=None, metavar="N", help="means over so many games or rows"
-    )
-    parser.add_argument("--x", choices=("steps", "wall"), default=None, help="only this axis")
+    parser.add_argument("--smooth", type=int, metavar="N", help="means over so many games or rows")
+    parser.add_argument("--x", choices=("steps", "wall"), help="only this axis")
     parser.add_argument(
         "--average",
         choices=("mean", "iqm"),
-        default=None,
         help="return, of runs of one task that differ in their seed: mean (the default) or "
         "interquartile mean",
     )
@@ -70,10 +62,10 @@ def parse(argv: Sequence[str] | None) -> argparse.Namespace:
             )
     if arguments.average and not {"all", "return"} & set(arguments.what):
         parser.error("--average is of the picture return: leave it out for others")
-    if arguments.output and arguments.output.suffix.lower() in FILES:
-        parser.error(
-            f"--output {arguments.output}: pictures have names of their own: give a folder"
-        )
+    files = (".png", ".jpg", ".jpeg", ".svg", ".pdf", ".gif")
+    if arguments.output and arguments.output.suffix.lower() in files:
+        what = f"--output {arguments.output}"
+        parser.error(f"{what}: pictures have names of their own: give a folder")
     return arguments
 
 
@@ -137,8 +129,7 @@ def draw_network(arguments: argparse.Namespace, names: Sequence[str]) -> Iterato
     from a3c.play.playground import EvaluationSetup
     from a3c.plot import network_pictures, pictures
 
-    config = source.config
-    setup = EvaluationSetup(config, envs.make, model.build, config.run.seed)
+    setup = EvaluationSetup(source.config, envs.make, model.build, source.config.run.seed)
     with contextlib.closing(setup.envs(1)) as played:
         agent = setup.agent(played, source.path)
         for name in names:

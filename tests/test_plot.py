@@ -218,7 +218,7 @@ def drawn(path: Path, metric: str, values: list[float], what: str, **settings: A
     rows = [{"time": i, "env_steps": i + 1, **rest, metric: v} for i, v in enumerate(values)]
     made.rows("worker-0", rows)
     panels = charts.figure(what, [curves.load(path)]).axes
-    return panels[list(charts.PANELS[what][1]).index(metric)]
+    return panels[list(charts.PANELS[what]).index(metric)]
 
 
 def test_a_negative_entropy_is_inside_its_panel(tmp_path: Path) -> None:

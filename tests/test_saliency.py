@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 from gymnasium.spaces import Box
 
+from a3c.config import EnvConfig
 from a3c.learn.agent import Action, Agent
 from a3c.learn.rollout import PlayedStep
 from a3c.plot import network_pictures as pictures
@@ -78,6 +79,15 @@ def test_saliency_of_an_image_beside_a_vector_is_that_of_the_image_alone() -> No
     alone = pictures.saliency(cast(Agent, agent), COLOUR, decide(image))
     for part, wanted in zip(pictures.saliency(mixed, COLOUR, decide(packed)), alone, strict=True):
         np.testing.assert_array_equal(part, wanted)
+
+
+def test_pixels_below_0_are_told_apart() -> None:
+    space = Box(-1.0, 1.0, (40, 60, 3), np.float32)
+    observation = np.linspace(-1.0, 1.0, 7200, dtype=np.float32).reshape(space.shape)
+    agent = cast(Agent, PixelAgent(space, policy=(10, 30), value=(33, 12)))
+    envs: Any = SimpleNamespace(single_action_space=space)
+    moment = pictures._moment(EnvConfig(), envs, agent, decide(observation), space)
+    np.testing.assert_allclose(moment[1][0], (observation + 1) / 2, atol=1e-6)
 
 
 def test_each_part_of_a_game_gives_the_moment_of_its_largest_value_change() -> None:

@@ -182,12 +182,12 @@ def train(window: Any, clock: Callable[[], float]) -> int:
         patch.setenv("DISPLAY", ":4711")
         patch.setattr(show_module, "Window", window)
         make_envs, shows = prepare_window(CONFIG, envs.make, model.build)
-    assert shows is not None
-    games = make_envs("CartPole-v1", 2, 1, CONFIG.env)
-    agent = EvaluationSetup(CONFIG, envs.make, model.build, 1).agent(games)
-    shown = shows(games, agent, clock=clock)
-    player = Player(games, agent, agent.network.policy, CONFIG, seed=1, on_step=shown)
-    steps = sum(int(r.mask.sum()) for r in itertools.islice(player.rollouts(), 2))
+        assert shows is not None
+        games = make_envs("CartPole-v1", 2, 1, CONFIG.env)
+        agent = EvaluationSetup(CONFIG, envs.make, model.build, 1).agent(games)
+        shown = shows(games, agent, clock=clock)
+        player = Player(games, agent, agent.network.policy, CONFIG, seed=1, on_step=shown)
+        steps = sum(int(r.mask.sum()) for r in itertools.islice(player.rollouts(), 2))
     games.close()
     return steps
 

@@ -17,7 +17,7 @@ from a3c.play.window import Window
 from a3c.process.console import count
 from a3c.process.heartbeat import Heartbeat
 from a3c.run import checkpoint
-from a3c.run.checkpoint import DamagedCheckpointError, Manifest, is_over
+from a3c.run.checkpoint import DamagedCheckpointError, is_over
 from a3c.run.metrics import JsonlSink
 from a3c.run.rundir import RunDir
 from a3c.run.tensorboard import TensorBoardSink
@@ -78,17 +78,17 @@ class Evaluator:
         A checkpoint becomes the last one without a new step where games confirm the weights that
         the run was resumed with: the chief then saves it again, as solved.
         """
-        for step, path in reversed(checkpoint.by_step(self._run.checkpoints).items()):
+        for path, manifest in checkpoint.newest_first(self._run.checkpoints):
             with suppress(DamagedCheckpointError):
-                is_new = step != self._seen
-                manifest = self._evaluate(path) if is_new else checkpoint.read_manifest(path)
+                if manifest.step != self._seen:
+                    self._evaluate(path)
                 over = is_over(manifest, self._setup.config.run)
                 if over and manifest.reason == "solved":
                     self._record(manifest.step)
                 return over
         return False
 
-    def _evaluate(self, path: Path) -> Manifest:
+    def _evaluate(self, path: Path) -> None:
         manifest = checkpoint.verify(path)
         variables = load(self._agent, path)
         self._seen = manifest.step
@@ -109,7 +109,6 @@ class Evaluator:
             sink.write(manifest.step, metrics)
         played = count(summary.episodes, "game")
         log.info("env step %d: mean %.2f over %s", manifest.step, summary.mean, played)
-        return manifest
 
     def _record(self, step: int) -> None:
         try:

@@ -132,15 +132,14 @@ class LoadedAgent:
         `starts` is true; a batch of another size starts afresh.
         """
         shape = self.observation_space.shape
+        remedy = f"give {shape} or a batch of it"
         try:
             given = np.asarray(observation)
         except ValueError:  # lists of several lengths
-            raise UserError(
-                f"observations that make no array: give {shape} or a batch of it"
-            ) from None
+            raise UserError(f"observations that make no array: {remedy}") from None
         is_one = given.shape == shape
         if not is_one and given.shape[1:] != shape:
-            raise UserError(f"observations of shape {given.shape}: give {shape} or a batch of it")
+            raise UserError(f"observations of shape {given.shape}: {remedy}")
         batch = given[None] if is_one else given
         if len(self._state) != len(batch):
             self._state = self._agent.initial_state(len(batch))

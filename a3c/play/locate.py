@@ -59,9 +59,9 @@ def find_checkpoint(name: str | None, which: Which = "newest") -> Source:
     """
     if which not in get_args(Which):
         raise UserError(f"which {which!r} is refused: give {' or '.join(get_args(Which))}")
-    is_checkpoint = False
     if name is not None and Path(name).parts[:1] == (ZOO,) and not os.path.lexists(name):
         name = _in_zoo(name)
+    is_checkpoint = False
     with contextlib.suppress(OSError):  # `rundir.find` reports what is wrong with the name
         is_checkpoint = name is not None and (Path(name) / checkpoint.MANIFEST).is_file()
     if name is not None and is_checkpoint:
@@ -82,18 +82,15 @@ def find_checkpoint(name: str | None, which: Which = "newest") -> Source:
         if kept:
             by, mean = f"the evaluator's {console.count(kept.episodes, 'game')}", kept.mean
         return Source(path, manifest, run, f"mean return of {by}, {mean:,.2f}")
-    newest = checkpoint.newest_valid(run.checkpoints)
-    if newest is None:
-        found = status.read(run)
-        if not found.has_ended:
-            raise UserError(f"run {run.path} has no checkpoint yet: wait for its first")
-        here = shlex.quote(console.relative_path(run.path))
-        resume = f"{console.command('launch_cluster.py')} --resume --run-dir {here}"
-        raise UserError(
-            f"run {run.path} has no checkpoint, and is {found.state}: see its logs/, "
-            f"or go on with `{resume}`"
-        )
-    return Source(*newest, run)
+    if newest := checkpoint.newest_valid(run.checkpoints):
+        return Source(*newest, run)
+    found = status.read(run)
+    if not found.has_ended:
+        raise UserError(f"run {run.path} has no checkpoint yet: wait for its first")
+    here = shlex.quote(console.relative_path(run.path))
+    resume = f"{console.command('launch_cluster.py')} --resume --run-dir {here}"
+    what = f"run {run.path} has no checkpoint, and is {found.state}"
+    raise UserError(f"{what}: see its logs/, or go on with `{resume}`")
 
 
 def with_source(config: Config, run: RunDir) -> Config:

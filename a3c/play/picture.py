@@ -25,7 +25,6 @@ from a3c.run.metrics import Episode
 
 PANEL_WIDTH = 304
 MIN_HEIGHT = 420
-MAX_GAME = (720, 540)  # width, height
 HISTORY = 150  # values in the curve
 
 BACKGROUND = (15, 18, 25)
@@ -116,15 +115,11 @@ class Painter:
     """Draws the pictures of one game in order; the curve of values continues across them."""
 
     def __init__(self, title: str, game_size: tuple[int, int]) -> None:
-        self._game_size = width, height = fitted(*game_size)
-        self._left, self._height = width, _even(max(height, MIN_HEIGHT))
-        self._values: deque[float] = deque(maxlen=HISTORY)
         self._title = title
-
-    @property
-    def size(self) -> tuple[int, int]:
-        """Width and height of the pictures, both even because video encoders need that."""
-        return self._left + PANEL_WIDTH, self._height
+        self._game_size = self._left, height = fitted(*game_size)
+        # Width and height of the pictures are even because video encoders need that.
+        self.size = self._left + PANEL_WIDTH, _even(max(height, MIN_HEIGHT))
+        self._values: deque[float] = deque(maxlen=HISTORY)
 
     def paint(
         self,
@@ -139,11 +134,10 @@ class Painter:
         self._values.append(value)
         image = Image.new("RGB", self.size, BACKGROUND)
         game = Image.fromarray(frame)
-        if game.size != self._game_size:
-            is_larger = self._game_size[0] > game.width
-            method = Image.Resampling.NEAREST if is_larger else Image.Resampling.LANCZOS
-            game = game.resize(self._game_size, method)
-        image.paste(game, (0, (self._height - game.height) // 2))
+        is_larger = self._game_size[0] > game.width
+        method = Image.Resampling.NEAREST if is_larger else Image.Resampling.LANCZOS
+        game = game.resize(self._game_size, method)
+        image.paste(game, (0, (self.size[1] - game.height) // 2))
         pen = ImageDraw.Draw(image)
         left, right = self._left + _MARGIN, self._left + PANEL_WIDTH - _MARGIN
         for x, y, anchor, text, colour, face in (
@@ -171,16 +165,13 @@ class Painter:
         low, high = min(finite), max(finite)
         margin = max(0.1 * (high - low), 0.5 * (1.0 - (high - low)))
         low, high = low - margin, high + margin
-
-        def place(index: int, value: float) -> tuple[float, float]:
-            right = HISTORY - len(self._values) + index
-            fraction = (value - low) / (high - low)
-            return right / (HISTORY - 1) * size[0], (1.0 - fraction) * size[1]
-
+        scale, first = size[1] / (high - low), HISTORY - len(self._values)
         if low < 0.0 < high:
-            zero = place(0, 0.0)[1]
-            pen.line([(0, zero), (size[0], zero)], LINE, _SMOOTH)
-        points = [place(*pair) for pair in enumerate(self._values)]
+            pen.line([(0, high * scale), (size[0], high * scale)], LINE, _SMOOTH)
+        points = [
+            ((first + index) / (HISTORY - 1) * size[0], (high - value) * scale)
+            for index, value in enumerate(self._values)
+        ]
         if len(points) > 1:
             floor = [(points[-1][0], size[1]), (points[0][0], size[1])]
             pen.polygon([*points, *floor], (35, 62, 62))
@@ -189,7 +180,7 @@ class Painter:
 
     def _paint_rows(self, pen: ImageDraw.ImageDraw, rows: Sequence[PolicyRow]) -> None:
         """One row for each action, in two columns if there are many, the most probable of them."""
-        room = self._height - _ROWS_TOP - 10
+        room = self.size[1] - _ROWS_TOP - 10
         columns = 1 if len(rows) <= room // 18 else 2
         per_column = min(math.ceil(len(rows) / columns), room // 14)
         ranks = [-row.probability if isinstance(row, Choice) else 0.0 for row in rows]
@@ -252,7 +243,7 @@ def score_text(score: float) -> str:
 
 def fitted(width: int, height: int) -> tuple[int, int]:
     """The size a game is shown at: small screens grow by a whole factor, large ones shrink."""
-    widest, highest = MAX_GAME
+    widest, highest = 720, 540
     larger = min(MIN_HEIGHT // height, widest // width)
     if larger >= 2:
         return _even(width * larger), _even(height * larger)
@@ -307,10 +298,9 @@ def action_names(config: EnvConfig, space: Space[Any]) -> list[str]:
         named = enumerate(zip(firsts, sizes, strict=True))
         return [f"{index}: {first + k}" for index, (first, n) in named for k in range(n)]
     if isinstance(space, Discrete):
-        names = _known_names(config)
-        chosen = config.actions or range(len(names))
-        names = [names[index] for index in chosen if index < len(names)]
-        first = int(space.start)
+        names, first = _known_names(config), int(space.start)
+        if config.actions:
+            names = [names[index] for index in config.actions if index < len(names)]
         plain = [str(index) for index in config.actions or range(first, first + int(space.n))]
         return names if len(names) == space.n else plain
     size = int(np.prod(space.shape or (1,)))

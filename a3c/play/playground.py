@@ -106,14 +106,13 @@ class EvaluationSetup:
             os.environ.setdefault(name, value)
         config = self._whole_games
         spec = gymnasium.registry.get(import_module_of(config.env_id))
-        if spec is not None and spec.entry_point is not None:
-            maker: Any = spec.entry_point
-            with suppress(*MISSING):  # making it says what is missing
-                maker = load_env_creator(maker) if isinstance(maker, str) else maker
-            modes = getattr(maker, "metadata", {}).get("render_modes")
-            if modes is not None and "rgb_array" not in modes:
-                reason = f"its render modes are {list(modes)}, without rgb_array"
-                raise _not_renderable(config.env_id, reason)
+        maker: Any = getattr(spec, "entry_point", None)
+        with suppress(*MISSING):  # making it says what is missing
+            maker = load_env_creator(maker) if isinstance(maker, str) else maker
+        modes = getattr(maker, "metadata", {}).get("render_modes")
+        if modes is not None and "rgb_array" not in modes:
+            reason = f"its render modes are {list(modes)}, without rgb_array"
+            raise _not_renderable(config.env_id, reason)
         try:
             envs = self.make_envs(config.env_id, 1, self.seed, config, "rgb_array")
         except UserError:

@@ -2,6 +2,7 @@
 
 import functools
 import logging
+import math
 import os
 import shutil
 import subprocess
@@ -33,13 +34,9 @@ log = logging.getLogger(__name__)
 OpenWindow = Callable[[str, tuple[int, int]], Window]  # title and size -> window
 
 HOLD_S = 1.0  # how long the last picture stays, with the final score
-GIF_MAX_FPS = 25  # browsers slow down faster GIFs
-GIF_MAX_WIDTH = 640
-PICTURES_PER_S = 30.0  # of a worker, which plays faster, at most
 
 # Browsers need yuv420p and the index at the front; two threads leave cores for training.
 _MP4 = "-c:v libx264 -crf 18 -preset veryfast -pix_fmt yuv420p -movflags +faststart -threads 2"
-_LOSSLESS = "-c:v ffv1 -threads 2"
 
 
 def record(
@@ -60,17 +57,17 @@ def record(
     directory.mkdir(parents=True, exist_ok=True)
     config = setup.config.env
     fps = frames_per_second(envs, config)
-    limit = None if seconds is None else max(1, round(seconds * fps))
+    limit = math.inf if seconds is None else max(1, round(seconds * fps))
     camera, games = Camera(setup, envs, agent, step), GameScores(1)
     temporary = directory / f".writing-{os.getpid()}.{file_format}"
     try:
         with film(temporary, fps, camera.painter.size) as pipe:
             for played in setup.played_steps(envs, agent, games):
                 on_step(played)
-                if limit is None or played.lengths[0] < limit:
+                if played.lengths[0] < limit:
                     pipe.write(camera.picture(played).tobytes())
             (episode,) = games.episodes
-            if limit is None or episode.length <= limit:
+            if episode.length <= limit:
                 for _ in range(round(HOLD_S * fps)):
                     pipe.write(camera.last_picture(episode).tobytes())
         return temporary.rename(
@@ -98,10 +95,10 @@ def film(path: Path, fps: float, size: tuple[int, int]) -> Iterator[IO[bytes]]:
     # The pictures stay on disk until the palette of 256 colours is computed.
     with tempfile.TemporaryDirectory(prefix="a3c-gif-") as folder:
         whole, palette = Path(folder) / "film.mkv", Path(folder) / "palette.png"
-        with _ffmpeg(f"{source} {_LOSSLESS}".split(), whole) as pipe:
+        with _ffmpeg(f"{source} -c:v ffv1 -threads 2".split(), whole) as pipe:
             yield pipe
-        width = min(size[0], GIF_MAX_WIDTH)
-        prepared = f"fps={min(fps, GIF_MAX_FPS):.6f},scale={width}:-1:flags=lanczos"
+        # Browsers slow down GIFs of more than 25 pictures a second.
+        prepared = f"fps={min(fps, 25):.6f},scale={min(size[0], 640)}:-1:flags=lanczos"
         with _ffmpeg(["-i", whole, "-vf", f"{prepared},palettegen=stats_mode=full"], palette):
             pass
         mapping = f"{prepared}[film];[film][1:v]paletteuse=dither=none:diff_mode=rectangle"
@@ -206,11 +203,7 @@ def evaluator_window(
 
 
 def worker_window(
-    setup: EvaluationSetup,
-    open_window: OpenWindow,
-    envs: Envs,
-    agent: Agent,
-    clock: Callable[[], float] = time.monotonic,
+    setup: EvaluationSetup, envs: Envs, agent: Agent, clock: Callable[[], float] = time.monotonic
 ) -> Callable[[PlayedStep], object]:
     """What shows a worker's first game, called with each step.
 
@@ -223,12 +216,12 @@ def worker_window(
             played, due = (yield), 0.0
             camera = Camera(setup, envs, agent, None)
             title = f"{game_name(setup.config.env.env_id)} · training"
-            with closing(open_window(title, camera.painter.size)) as window:
+            with closing(Window(title, camera.painter.size)) as window:
                 while (now := clock()) < due or window.is_open():
                     if now >= due:
                         window.show(camera.picture(played))
                         after = clock()  # half of the time is for training
-                        due = max(now + 1 / PICTURES_PER_S, after + (after - now))
+                        due = max(now + 1 / 30, after + (after - now))  # 30 pictures a second
                     played = yield
             why = "the window is closed"
         except Exception as error:
@@ -255,4 +248,4 @@ def prepare_window(
         log.warning("no window: %s", error)
         return make_envs, None
     shown = functools.partial(make_envs, render_mode="rgb_array")
-    return shown, functools.partial(worker_window, setup, Window)
+    return shown, functools.partial(worker_window, setup)

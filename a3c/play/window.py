@@ -24,9 +24,6 @@ if TYPE_CHECKING:
     import pygame
     from PIL import Image
 
-_LEAVE_WITHIN_S = 3.0
-_PATIENCE_S = 0.02  # between checks of the keyboard
-_INVISIBLE = ("dummy", "offscreen")
 # A user who sets SDL_VIDEODRIVER is trusted, also with "dummy".
 _SIGNS = ("DISPLAY", "WAYLAND_DISPLAY", "SDL_VIDEODRIVER")
 _AT_START = dict(os.environ)  # a game that is drawn hides the display from pygame later
@@ -79,7 +76,7 @@ class Window:
 
     def close(self) -> None:
         try:
-            self._process.communicate(timeout=_LEAVE_WITHIN_S)  # the window closes with its input
+            self._process.communicate(timeout=3.0)  # the window closes with its input
         except subprocess.TimeoutExpired:
             self._process.kill()
             self._process.communicate()
@@ -92,7 +89,8 @@ def main(title: str, width: int, height: int) -> int:
     try:
         pygame.display.init()
         driver = pygame.display.get_driver()
-        if driver in _INVISIBLE and os.environ.get("SDL_VIDEODRIVER") != driver:
+        is_visible = driver not in ("dummy", "offscreen")
+        if not is_visible and os.environ.get("SDL_VIDEODRIVER") != driver:
             raise pygame.error("no display answers")
         surface = pygame.display.set_mode((width, height))
     except pygame.error as error:
@@ -107,7 +105,7 @@ def main(title: str, width: int, height: int) -> int:
         return pressed or event.type == pygame.QUIT
 
     while not any(map(closes, pygame.event.get())):
-        if not select.select([0], [], [], _PATIENCE_S)[0]:
+        if not select.select([0], [], [], 0.02)[0]:  # seconds between checks of the keyboard
             continue
         picture = bytearray()
         while part := os.read(0, size - len(picture)):

@@ -1,7 +1,8 @@
 """Charts of runs: return, losses, throughput, staleness, one curve for each group of runs."""
 
+import itertools
 import logging
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -18,27 +19,21 @@ from a3c.run.metrics import METRICS, WINDOW
 
 log = logging.getLogger(__name__)
 
-MAX_GAMES = 20_000  # at most, drawn as points
 NUM_POINTS = 200  # of a grid
 MAX_NAMED = len(COLOURS)  # groups with a colour and a place in the legend
 AVERAGES = {"mean": "mean", "iqm": "interquartile mean"}
 
-PANELS = {  # the heading of a picture, and its metrics, one in each panel
-    "losses": (
-        "Learning",
-        {
-            "loss/policy": "Policy loss",
-            "loss/value": "Value loss",
-            "loss/entropy": "Entropy",
-            "train/gradient_norm": "Gradient norm",
-            "loss/explained_variance": "Explained variance",
-            "train/learning_rate": "Learning rate",
-        },
-    ),
-    "staleness": (
-        "Staleness of gradients",
-        {"train/staleness": "Updates by others between pull and push, mean a row"},
-    ),
+HEADINGS = {"losses": "Learning", "staleness": "Staleness of gradients", "info": "Numbers of info"}
+PANELS = {  # the metrics of a picture, one in each panel
+    "losses": {
+        "loss/policy": "Policy loss",
+        "loss/value": "Value loss",
+        "loss/entropy": "Entropy",
+        "train/gradient_norm": "Gradient norm",
+        "loss/explained_variance": "Explained variance",
+        "train/learning_rate": "Learning rate",
+    },
+    "staleness": {"train/staleness": "Updates by others between pull and push, mean a row"},
 }
 SHARES = {
     "time/env": ("stepping environments", COLOURS[2]),
@@ -63,10 +58,10 @@ def figure(
     if name == "throughput":
         return _throughput(histories, axis or "wall", window or 1)
     found = {metric: metric.removeprefix("info/") for metric in info_names(histories)}
-    heading, titles = PANELS.get(name, ("Numbers of info", found))
+    titles = PANELS.get(name, found)
     if not titles:
         raise curves.NothingToDrawError("there is no info/ metric: train with --info-metrics NAME")
-    return _worker_panels(heading, histories, titles, axis or "steps", window or 1)
+    return _worker_panels(HEADINGS[name], histories, titles, axis or "steps", window or 1)
 
 
 def info_names(histories: Sequence[History]) -> list[str]:
@@ -79,12 +74,10 @@ def _returns(
     histories: Sequence[History], axes: Sequence[str], window: int, average: str
 ) -> Figure:
     """Returns of games, their means, and of several seeds the average with its 95 % interval."""
+    scores = (EPISODES, "return"), (EVALUATOR, "evaluation/mean")
     histories = _with_data(
         histories,
-        lambda run: (
-            len(run.curve(EPISODES, "return", STEPS).x) > 0
-            or len(run.curve(EVALUATOR, "evaluation/mean", STEPS).x) > 0
-        ),
+        [any(len(run.curve(*score, STEPS).x) for score in scores) for run in histories],
         "has no finished game: metrics/episodes.jsonl, which worker 0 writes, is missing or empty",
     )
     groups = curves.group(histories)
@@ -111,7 +104,7 @@ def _returns(
 
 def _draw_games(axes: Axes, history: History, scale: Scale, window: int) -> None:
     games = history.curve(EPISODES, "return", scale)
-    shown = slice(None, None, -(-len(games.x) // MAX_GAMES) or 1)
+    shown = slice(None, None, -(-len(games.x) // 20_000) or 1)  # at most so many points
     alpha = float(np.clip(60 / max(len(games.x), 1) ** 0.7, 0.06, 0.5))
     points: dict[str, Any] = {"s": 9, "color": COLOURS[5], "linewidths": 0, "rasterized": True}
     axes.scatter(games.x[shown], games.y[shown], alpha=alpha, **points)
@@ -258,27 +251,22 @@ def _throughput(histories: Sequence[History], axis: str, window: int) -> Figure:
 
 
 def _with_data(
-    histories: Sequence[History], has: Callable[[History], bool], complaint: str
+    histories: Sequence[History], have_data: Sequence[bool], complaint: str
 ) -> list[History]:
     """The runs that have data to draw; NothingToDrawError if none has."""
-    kept = [history for history in histories if has(history)]
-    left_out = [history for history in histories if history not in kept]
-    if not kept:
-        raise curves.NothingToDrawError(f"{left_out[0].path} {complaint}")
-    for history in left_out:
-        log.warning("left out: %s %s", history.path, complaint)
-    return kept
+    if not any(have_data):
+        raise curves.NothingToDrawError(f"{histories[0].path} {complaint}")
+    for history, has_data in zip(histories, have_data, strict=True):
+        if not has_data:
+            log.warning("left out: %s %s", history.path, complaint)
+    return list(itertools.compress(histories, have_data))
 
 
 def _with_workers(histories: Sequence[History], metrics: Iterable[str]) -> list[History]:
     """The runs that have one of these metrics."""
-
-    def has_one(run: History) -> bool:
-        return any(run.curves(metric, STEPS) for metric in metrics)
-
-    return _with_data(
-        histories, has_one, f"has no {' or '.join(metrics)} in metrics/worker-*.jsonl"
-    )
+    have_one = [any(run.curves(metric, STEPS) for metric in metrics) for run in histories]
+    complaint = f"has no {' or '.join(metrics)} in metrics/worker-*.jsonl"
+    return _with_data(histories, have_one, complaint)
 
 
 def _scale(histories: Sequence[History], axis: str) -> Scale:

@@ -37,7 +37,6 @@ _NOT_COMPARED = (
     *("max_workers", "render", "render_worker", "log_games", "log_policy_every"),
     "evaluation_greedy",
 )
-_MAX_LABEL = 60  # characters
 
 
 class NothingToDrawError(UserError):
@@ -84,26 +83,26 @@ class History:
         return (self.config or {}).get(section, {}).get(name, default)
 
     def curve(self, table: str, metric: str, scale: Scale) -> Series:
-        """One metric of one file; empty if the file or the metric is missing."""
+        """One metric of one file; empty if the file or the metric is missing.
+
+        Wall time is by the chief's rows, or else by the clock.
+        """
         rows = self.tables.get(table, [])
-        return series(self._places(rows, scale), column(rows, metric))
+        x = column(rows, "env_steps")
+        if scale.unit_s is not None:
+            known = self.curve(CHIEF, "wall_s", STEPS)
+            if len(known.x):  # without the time between a stop and a resume; 0 s at the start
+                x = np.interp(x, np.append(0.0, known.x), np.append(0.0, known.y))
+            else:
+                times = [column(each, "time") for each in self.tables.values() if each]
+                x = column(rows, "time") - np.nanmin(np.concatenate(times))
+            x /= scale.unit_s
+        return series(x, column(rows, metric))
 
     def curves(self, metric: str, scale: Scale) -> list[Series]:
         """One metric of each worker that has it."""
         found = [self.curve(worker, metric, scale) for worker in self.workers]
         return [points for points in found if len(points.x)]
-
-    def _places(self, rows: list[Row], scale: Scale) -> np.ndarray:
-        """Positions of the rows: env steps, or wall time by the chief's rows or else the clock."""
-        env_steps = column(rows, "env_steps")
-        if scale.unit_s is None:
-            return env_steps
-        known = self.curve(CHIEF, "wall_s", STEPS)
-        if len(known.x):  # without the time between a stop and a resume; 0 s at the start
-            seconds = np.interp(env_steps, np.append(0.0, known.x), np.append(0.0, known.y))
-            return seconds / scale.unit_s
-        times = [column(table, "time") for table in self.tables.values() if table]
-        return (column(rows, "time") - np.nanmin(np.concatenate(times))) / scale.unit_s
 
 
 Group = tuple[str, list[History]]  # runs that differ at most in their seed, after their label
@@ -184,23 +183,21 @@ def group(histories: Sequence[History]) -> list[Group]:
     Labels are the settings in which the groups differ; names where these are unknown or too long.
     """
     groups: dict[str, list[History]] = {}
-    known: dict[str, dict[str, Any]] = {}  # the settings of a group
     for history in histories:
         settings = _compared(history)
         key = json.dumps(settings, sort_keys=True) if settings else str(history.path)
         groups.setdefault(key, []).append(history)
-        known |= {key: settings} if settings else {}
     labels = names = [members[0].name for members in groups.values()]
-    if len(known) == len(groups) > 1:
-        compared = known.values()
-        differing = [
-            k for k in sorted(next(iter(compared))) if len({_shown(s[k]) for s in compared}) > 1
-        ]
+    shown = [
+        {k: f"{v:g}" if isinstance(v, float) else plain(v) for k, v in _compared(run).items()}
+        for run, *_ in groups.values()
+    ]
+    if len(groups) > 1 and all(shown):
+        differing = [key for key in sorted(shown[0]) if len({each[key] for each in shown}) > 1]
         labels = [
-            ", ".join(f"{key.replace('_', ' ')} {_shown(settings[key])}" for key in differing)
-            for settings in compared
+            ", ".join(f"{key.replace('_', ' ')} {each[key]}" for key in differing) for each in shown
         ]
-    if len(set(labels)) < len(labels) or max(map(len, labels)) > _MAX_LABEL:
+    if len(set(labels)) < len(labels) or max(map(len, labels)) > 60:  # characters
         labels = names
     return list(zip(labels, groups.values(), strict=True))
 
@@ -214,10 +211,6 @@ def _compared(history: History) -> dict[str, Any]:
     except UserError:  # such as of a later commit
         return {}
     return {name: value for name, value in settings.items() if name not in _NOT_COMPARED}
-
-
-def _shown(value: Any) -> str:
-    return f"{value:g}" if isinstance(value, float) else plain(value)
 
 
 class Band(NamedTuple):

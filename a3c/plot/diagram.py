@@ -140,8 +140,7 @@ def _draw_box(axes: Axes, row: LayerRow, x: float, y: float, width: float) -> No
     kind = row.kind.split()[0].rstrip(",")
     colour = _OUTPUT_COLOURS.get(row.name.split("/")[0]) or _COLOURS.get(kind, _OTHER)
     shape = "round,pad=0,rounding_size=0.08"
-    look: dict[str, Any] = {"facecolor": "white", "edgecolor": colour, "linewidth": 1.8}
-    axes.add_patch(FancyBboxPatch((x, y), width, _BOX, shape, **look))
+    axes.add_patch(FancyBboxPatch((x, y), width, _BOX, shape, fc="white", ec=colour, lw=1.8))
     lines = _label(row)
     for number, line in enumerate(lines):
         height = y + _BOX / 2 + _LINE * ((len(lines) - 1) / 2 - number)

@@ -27,15 +27,7 @@ from a3c.plot import pictures
 from a3c.plot.curves import NothingToDrawError
 from a3c.plot.pictures import FAINT, INK
 
-NUM_MOMENTS = 4
-MAX_STEPS = 2000  # of a game; the observations of all these steps are kept in memory
 POLICY, VALUE = (0.20, 0.55, 1.00), (1.00, 0.30, 0.20)
-# From the paper: points every 5 of 80 pixels, a blur of 3, which fades out over 5.
-POINTS = 17  # along the shorter side
-BLUR = 3 / 80
-FADE = 5 / 80
-_BATCH = 64
-_DARKEN = 0.55  # factor for the frame below the overlay
 _WIDTH, _MARGIN, _GAP, _CAPTION, _NAMES = 12.0, 0.22, 0.12, 0.42, 0.4  # inches
 _FILTERS_A_ROW = 16
 
@@ -65,9 +57,9 @@ def draw(name: str, setup: EvaluationSetup, envs: Envs, agent: Agent, step: int)
             f"no saliency: pixels of {env.env_id} are 0 or 1 and can't be blurred; "
             "--what filters shows the network's weights"
         )
-    steps = setup.played_steps(envs, agent, GameScores(1))
-    chosen = largest_value_changes(list(itertools.islice(steps, MAX_STEPS)), NUM_MOMENTS)
-    shown = [_moment(env, envs, agent, played, image) for played in chosen]
+    game_steps = setup.played_steps(envs, agent, GameScores(1))
+    steps = list(itertools.islice(game_steps, 2000))  # their observations stay in memory
+    shown = [_moment(env, envs, agent, each, image) for each in largest_value_changes(steps, 4)]
     method = "saliency by blurring (Greydanus et al. 2018), each scaled to its highest"
     return saliency_figure(shown, f"What the network sees: {game}", f"{when} · {method}")
 
@@ -81,18 +73,19 @@ def _moment(env: EnvConfig, envs: Envs, agent: Agent, played: PlayedStep, image:
     caption.append(f"value {played.action.values[0]:.2f}")
     actions = envs.single_action_space
     if isinstance(actions, Discrete):
-        names = action_names(env, actions)
-        rows = view_policy(agent.network.policy, actions, played.action, names)
+        rows = view_policy(agent.network.policy, actions, played.action, action_names(env, actions))
         choices = [row for row in rows if isinstance(row, Choice)]
         caption += [f"{row.name} {100 * row.probability:.0f} %" for row in choices[:6]]
     pixels = observations.pixels(played.observations[0], image)
     frames = observations.frames(pixels, image).astype(np.float64)
-    highest = 255.0 if image.dtype == np.uint8 else max(float(frames.max()), 1e-9)
-    frames = np.broadcast_to(frames / highest, (*frames.shape[:-1], 3))  # also of grey ones
+    lowest = min(float(frames.min()), 0.0)
+    highest = 255.0 if image.dtype == np.uint8 else max(float(frames.max()), lowest + 1e-9)
+    shares = (frames - lowest) / (highest - lowest)
+    frames = np.broadcast_to(shares, (*frames.shape[:-1], 3))  # also of grey ones
     images = [*frames]
     for found, colour in zip(saliency(agent, image, played), (POLICY, VALUE), strict=True):
         strength = found[..., None].astype(np.float64) / (float(found.max()) or 1.0)
-        below = _DARKEN * frames[-1] * (1 - 0.5 * strength)
+        below = 0.55 * frames[-1] * (1 - 0.5 * strength)
         images.append(np.clip(below + strength * np.array(colour), 0.0, 1.0))
     return " · ".join(caption), images
 
@@ -168,12 +161,13 @@ def saliency(agent: Agent, image: Box, played: PlayedStep) -> list[np.ndarray]:
     original = np.moveaxis(pixels.astype(np.float64), axes, (0, 1))  # [height, width, ...]
     size = height, width = original.shape[:2]
     shorter = min(size)
-    difference = blur(original, BLUR * shorter) - original
-    counts = [max(int(side / max(shorter / POINTS, 1.0)), 1) for side in size]  # rows, columns
+    # From the paper: points every 5 of 80 pixels, a blur of 3, which fades out over 5.
+    difference = blur(original, 3 / 80 * shorter) - original
+    counts = [int(side / max(shorter / 17, 1.0)) for side in size]  # of points: rows, columns
     bells = []  # along the image's rows, then its columns: `[points, side]`
     for side, n in zip(size, counts, strict=True):
         centres = (np.arange(n) + 0.5) * side / n - 0.5
-        distances = (np.arange(side) - centres[:, None]) / (FADE * shorter)
+        distances = (np.arange(side) - centres[:, None]) / (5 / 80 * shorter)
         bells.append(np.exp(-np.square(distances) / 2))
     images = [pixels]
     for row, column in itertools.product(*bells):
@@ -187,7 +181,7 @@ def saliency(agent: Agent, image: Box, played: PlayedStep) -> list[np.ndarray]:
     varied[:, : pixels.size] = np.reshape(images, (len(images), -1))
     varied = varied.reshape(-1, *observation.shape)
     acted = []
-    for batch in np.array_split(varied, math.ceil(len(varied) / _BATCH)):
+    for batch in np.array_split(varied, math.ceil(len(varied) / 64)):
         state = np.repeat(played.state, len(batch), axis=0)
         acted.append(agent.act(batch, state, np.repeat(played.starts, len(batch))))
     maps = []

@@ -1,6 +1,5 @@
 """The common style of all pictures: page, axes, colours, numbers, and the file."""
 
-import math
 import warnings
 from collections.abc import Sequence
 from pathlib import Path
@@ -85,8 +84,7 @@ def legend_below(figure: Figure, axes: Sequence[Axes]) -> None:
             entries.setdefault(label, handle)
     if not entries:
         return
-    longest = max(map(len, entries))
-    columns = max(1, min(len(entries), 4, math.floor(110 / (longest + 8))))
+    columns = max(1, min(len(entries), 4, 110 // (max(map(len, entries)) + 8)))
     look: dict[str, Any] = {"ncols": columns, "fontsize": 12, "labelcolor": INK, "frameon": False}
     figure.legend(list(entries.values()), list(entries), loc="outside lower center", **look)
 
