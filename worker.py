@@ -73,9 +73,11 @@ def run(cluster: Cluster, task: Task, config: Config, run_dir: Path) -> int:
             if task.is_chief and judged and config.run.evaluation_episodes:
                 from a3c.play.playground import confirm
 
-                setup = {"config": config, "make_envs": envs.make, "build_network": model.build}
+                play = functools.partial(
+                    confirm, config=config, make_envs=envs.make, build_network=model.build
+                )
                 # Before TensorFlow starts threads, because a fork copies only the calling thread.
-                games = EvaluationProcess(functools.partial(confirm, **setup))
+                games = EvaluationProcess(play)
             start_eager_runtime(config.cluster.worker_threads)
             from a3c.learn.training import Worker
 
