@@ -99,28 +99,36 @@ def build(observation_space: Box, action_space: Space[Any], config: NetworkConfi
     """Build the network that `config` names; raises UserError if it doesn't fit the spaces."""
     if ":" in config.network:
         return own_network.build(config.network, observation_space, action_space, config)
-    name = resolve(config.network, observation_space)
+    name, init = config.network, config.initialization
+    if name == "auto":
+        is_large = image_side(observation_space) >= NETWORKS["a3c-ff"].min_side
+        name = "a3c-ff" if is_large else "mlp"
+    features_of, is_recurrent, min_side = NETWORKS[name]
+    check_side(name, min_side, observation_space)
     policy = for_space(action_space, config)
+
+    def trunk(seen: tuple[Any, Any], state: Any, starts: Any) -> tuple[Any, Any]:
+        """The network below its heads: features, and the state after the last step."""
+        x = features_of(*seen, config)
+        if not is_recurrent:
+            return x, state
+        return layers.lstm(x, state, starts, config.lstm_size, initialization=init)
 
     def forward(observations: Any, state: Any, starts: Any) -> NetworkOutput:
         seen = split(observations, observation_space)
         if config.separate_value:
             policy_state, value_state = tf.split(state, 2, axis=1)
             with tf.compat.v1.variable_scope("policy_trunk"):
-                features, policy_state = trunk(name, config, seen, policy_state, starts)
+                features, policy_state = trunk(seen, policy_state, starts)
             with tf.compat.v1.variable_scope("value_trunk"):
-                value_features, value_state = trunk(name, config, seen, value_state, starts)
+                value_features, value_state = trunk(seen, value_state, starts)
             state = tf.concat([policy_state, value_state], axis=1)
         else:
-            features, state = trunk(name, config, seen, state, starts)
+            features, state = trunk(seen, state, starts)
             value_features = features
         parameters = policy.head(features)
         values = layers.dense(
-            value_features,
-            1,
-            "value",
-            gain=layers.VALUE_GAIN,
-            initialization=config.initialization,
+            value_features, 1, "value", gain=layers.VALUE_GAIN, initialization=init
         )
         return NetworkOutput(parameters, values[..., 0], state)
 
@@ -128,31 +136,9 @@ def build(observation_space: Box, action_space: Space[Any], config: NetworkConfi
     return Network(
         forward=forward,
         policy=policy,
-        state_size=2 * config.lstm_size * num_trunks if NETWORKS[name].recurrent else 0,
+        state_size=2 * config.lstm_size * num_trunks if is_recurrent else 0,
         description=(name, "two trunks" if num_trunks == 2 else "one trunk", policy.describe()),
     )
-
-
-def trunk(
-    name: str, config: NetworkConfig, seen: tuple[Any, Any], state: Any, starts: Any
-) -> tuple[Any, Any]:
-    """The network below its heads: features `[T, B, F]`, and the state after the last step."""
-    x = NETWORKS[name].features(*seen, config)
-    if not NETWORKS[name].recurrent:
-        return x, state
-    return layers.lstm(x, state, starts, config.lstm_size, initialization=config.initialization)
-
-
-def resolve(name: str, observation_space: Box) -> str:
-    """The name of the network to build; raises UserError if it can't take the observations.
-
-    `auto` becomes a3c-ff for images that are large enough for it, and mlp otherwise.
-    """
-    if name == "auto":
-        is_large = image_side(observation_space) >= NETWORKS["a3c-ff"].min_side
-        return "a3c-ff" if is_large else "mlp"
-    check_side(name, NETWORKS[name].min_side, observation_space)
-    return name
 
 
 # --- the command --------------------------------------------------------------------------------

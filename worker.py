@@ -11,13 +11,13 @@ can't fix; 75 retry (the ps is lost, a peer has not started yet); 128+n after si
 
 import argparse
 import errno
+import functools
 import logging
 import os
 import socket
 import time
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
 from a3c.cluster.topology import JOBS, Cluster, Task
 from a3c.cluster.which_task import add_host_arguments, resolve
@@ -71,12 +71,11 @@ def run(cluster: Cluster, task: Task, config: Config, run_dir: Path) -> int:
 
             games, judged = None, config.run.stop_at_return is not None
             if task.is_chief and judged and config.run.evaluation_episodes:
+                from a3c.play.playground import confirm
 
-                def play(candidate: Path, episodes: int) -> dict[str, Any]:
-                    from a3c.play.playground import confirm  # TensorFlow
-
-                    return confirm(candidate, episodes, config, envs.make, model.build)
-
+                play = functools.partial(
+                    confirm, config=config, make_envs=envs.make, build_network=model.build
+                )
                 # Before TensorFlow starts threads, because a fork copies only the calling thread.
                 games = EvaluationProcess(play)
             start_eager_runtime(config.cluster.worker_threads)

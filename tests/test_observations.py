@@ -8,6 +8,7 @@ import tensorflow as tf
 from gymnasium.spaces import Box, Discrete
 
 import model
+from a3c.env.spaces import is_image
 from a3c.learn.agent import Agent
 from a3c.net import observations
 from tests.clusters import batch_of, small_config
@@ -71,7 +72,7 @@ def test_images_get_channels_last_and_bytes_are_scaled_to_one(
         np.testing.assert_allclose(prepared, ordered / 255, rtol=1e-6)
     else:
         np.testing.assert_array_equal(prepared, ordered.astype(np.float32))
-    assert observations.is_image(space) == bool(picture)
+    assert is_image(space) == bool(picture)
     if picture:  # with its frames side by side
         drawn = observations.picture(raw[0, 0], space)
         assert drawn.shape == picture
@@ -88,7 +89,7 @@ def test_moments_sum_exactly_what_prepare_gives_and_normalise_it(space: Box) -> 
 
     def features(statistics: Any) -> np.ndarray:
         prepared = prepare(raw, space, statistics)[mask].astype(np.float64)
-        return prepared.reshape(-1, 1 if observations.is_image(space) else prepared.shape[-1])
+        return prepared.reshape(-1, 1 if is_image(space) else prepared.shape[-1])
 
     plain, normal = features(None), features(moments)
     expected = [len(plain), *plain.sum(0), *(plain**2).sum(0)]

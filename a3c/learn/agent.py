@@ -5,6 +5,7 @@ distributed master. Parameters and gradients are flat float32 vectors, in the or
 `Agent.shapes`.
 """
 
+import math
 from collections.abc import Iterable
 from typing import Any, NamedTuple
 
@@ -78,26 +79,33 @@ class Agent:
         self.network = network
         self.space = observation_space
         self._config = config
+        of_observations = observations.statistics_size(observation_space)
+        # The lengths of running statistics, in their order, by the settings that keep them.
+        sizes = {"normalize_observations": of_observations, "normalize_rewards": NUM_OF_RETURNS}
+        self.statistics_sizes = sizes
+        self.statistics_size = sum(sizes[name] for name in sizes if getattr(config.env, name))
         self._graph = tf.Graph()
         with self._graph.as_default():
             tf.compat.v1.set_random_seed(seed)
             size = [self.statistics_size]
-            self._statistics = optimizers.held("observation_statistics", size, tf.float64)
+            known = optimizers.held("observation_statistics", size, tf.float64)
             self._normal: Any = None  # the part of them that observations are normalised by
             if config.env.normalize_observations:
-                self._normal = self._statistics[: observations.statistics_size(observation_space)]
+                self._normal = known[:of_observations]
             self._inputs, self._outputs = self._build_acting(greedy)
             self._variables = tf.compat.v1.trainable_variables()
             if config.learning.has_critic_settings:  # value-only parameters come last
                 self._variables.sort(key=lambda v: optimizers.is_value_only(_short_name(v)))
-            sizes = [variable.shape.num_elements() for variable in self._variables]
-            flat = tf.compat.v1.placeholder(tf.float32, [sum(sizes)], "parameters")
-            statistics = tf.compat.v1.placeholder(tf.float64, [self.statistics_size])
+            # The shape of every parameter by name, in the order of flat vectors.
+            self.shapes = {_short_name(v): tuple(v.shape.as_list()) for v in self._variables}
+            lengths = list(map(math.prod, self.shapes.values()))
+            flat = tf.compat.v1.placeholder(tf.float32, [sum(lengths)], "parameters")
+            statistics = tf.compat.v1.placeholder(tf.float64, size)
             assigns = [
                 variable.assign(tf.reshape(part, variable.shape), read_value=False)
-                for variable, part in zip(self._variables, tf.split(flat, sizes), strict=True)
+                for variable, part in zip(self._variables, tf.split(flat, lengths), strict=True)
             ]
-            assigns.append(self._statistics.assign(statistics, read_value=False))
+            assigns.append(known.assign(statistics, read_value=False))
             learning = self._build_learning() if learns else None
             initialize = tf.compat.v1.global_variables_initializer()
         self._session = tf.compat.v1.Session(graph=self._graph, config=_session_config(config))
@@ -113,11 +121,6 @@ class Agent:
             inputs, outputs, value_inputs, values = learning
             self._differentiate = sessions.prepare(self._session, inputs, outputs)
             self._values = sessions.prepare(self._session, value_inputs, [values])
-
-    @property
-    def shapes(self) -> dict[str, tuple[int, ...]]:
-        """The shape of every parameter by name, in the order of flat vectors."""
-        return {_short_name(v): tuple(v.shape.as_list()) for v in self._variables}
 
     def initial_state(self, batch: int) -> np.ndarray:
         return np.zeros((batch, self.network.state_size), np.float32)
@@ -153,13 +156,10 @@ class Agent:
     def graph_def(self) -> Any:
         """The acting part of the graph, with its shapes, for display."""
         whole = self._graph.as_graph_def(add_shapes=True)
-        nodes = {node.name: node for node in whole.node}
-        waiting, wanted = [tensor.op.name for tensor in self._outputs], set()
-        while waiting:
-            name = waiting.pop()
-            if name not in wanted:
-                wanted.add(name)
-                waiting += [i.removeprefix("^").partition(":")[0] for i in nodes[name].input]
+        wanted = {tensor.op.name for tensor in self._outputs}
+        for node in reversed(whole.node):  # inputs come before the nodes that take them
+            if node.name in wanted:
+                wanted |= {name.removeprefix("^").partition(":")[0] for name in node.input}
         part = tf.compat.v1.GraphDef(versions=whole.versions, library=whole.library)
         part.node.extend(node for node in whole.node if node.name in wanted)
         return part
@@ -201,17 +201,6 @@ class Agent:
             return {k: graph.get_tensor_by_name(f"agent/{t.name}") for k, t in tensors.items()}
 
         return graph, {"observations": given, **imported(inputs)}, imported(outputs)
-
-    @property
-    def statistics_sizes(self) -> dict[str, int]:
-        """The lengths of running statistics, in their order, by the settings that keep them."""
-        of_observations = observations.statistics_size(self.space)
-        return {"normalize_observations": of_observations, "normalize_rewards": NUM_OF_RETURNS}
-
-    @property
-    def statistics_size(self) -> int:
-        sizes, env = self.statistics_sizes, self._config.env
-        return sum(size for name, size in sizes.items() if getattr(env, name))
 
     def moments(self, observations_: np.ndarray, mask: np.ndarray) -> np.ndarray:
         """The rollout's contribution to the observation statistics, as one float64 vector."""
@@ -279,11 +268,8 @@ class Agent:
             if self._config.samples_per_step:  # the ps clips: only it knows the mean of its pushes
                 limits = (0.0,)
             elif len(limits) > 1:
-                sizes = [0, 0]
-                for variable in self._variables:
-                    is_separate = optimizers.is_value_only(_short_name(variable))
-                    sizes[is_separate] += variable.shape.num_elements()
-                parts = tf.split(parts[0], sizes)
+                separate = [s for name, s in self.shapes.items() if optimizers.is_value_only(name)]
+                parts = tf.split(parts[0], [-1, sum(map(math.prod, separate))])
         norms = [tf.norm(part) for part in parts]
         factors = map(optimizers.clipped, norms, limits)
         flat = tf.concat([p * factor for p, factor in zip(parts, factors, strict=True)], axis=0)
@@ -295,16 +281,15 @@ class Agent:
 
     def _check_variables(self) -> None:
         """Raise UserError if a network of the user's has variables that would not learn."""
-        wrong = ""
-        if new := tf.compat.v1.trainable_variables()[len(self._variables) :]:
-            wrong = (
-                f" makes new variables ({new[0].op.name}) at its second call: make them with "
-                "tf.compat.v1.get_variable"
-            )
+        network = f"network {self._config.network.network}"
         if fixed := [v for v in tf.compat.v1.global_variables(SCOPE) if not v.trainable]:
-            wrong = f": {_short_name(fixed[0])} does not train, and is not shared: leave it out"
-        if wrong:
-            raise UserError(f"network {self._config.network.network}{wrong}")
+            name = _short_name(fixed[0])
+            raise UserError(f"{network}: {name} does not train, and is not shared: leave it out")
+        if new := tf.compat.v1.trainable_variables()[len(self._variables) :]:
+            raise UserError(
+                f"{network} makes new variables ({new[0].op.name}) at its second call: make them "
+                "with tf.compat.v1.get_variable"
+            )
 
     def _fed_batch(self) -> Batch:
         policy, space = self.network.policy, channels_last_space(self.space)

@@ -31,7 +31,6 @@ from a3c.server.store import END_REASONS, Snapshot, Store
 log = logging.getLogger(__name__)
 
 DRAIN_INTERVAL_S = 0.1
-_LAST_PUSHES_S = 10.0  # how long the chief waits for the workers' last pushes at the end
 
 
 def prepare(store: Store, config: Config, run: RunDir, agent: Agent) -> Manifest | None:
@@ -41,14 +40,13 @@ def prepare(store: Store, config: Config, run: RunDir, agent: Agent) -> Manifest
     workers learned meanwhile. Returns the manifest of the newest checkpoint, or None.
     """
     checkpoint.clear_unfinished(run.checkpoints)
-    found = checkpoint.newest_valid(run.checkpoints)
-    manifest = found[1] if found else None
+    path, manifest = checkpoint.newest_valid(run.checkpoints) or (None, None)
     if store.is_ready():
         log.info("attached to a ps that is already initialised")
         return manifest
     before = rows.newest_step(rows.latest(run.path / "metrics"))
-    step = 0
-    if found is None:
+    step = manifest.step if manifest else 0
+    if path is None or manifest is None:
         log.info("initialising the ps")
         values = agent.parameters()
         if config.run.start_from is not None:
@@ -57,8 +55,6 @@ def prepare(store: Store, config: Config, run: RunDir, agent: Agent) -> Manifest
             log.info("%s", taken)
         store.initialize(values)
     else:
-        path, manifest = found
-        step = manifest.step
         checkpoint.refuse_other_identity(manifest, settings.identity(config), path)
         try:
             values = checkpoint.load_variables(path)
@@ -106,7 +102,6 @@ class Chief:
         self._leaving, self._has_left = threading.Lock(), False
         self._tracker = ClusterTracker(now, reply.global_step, reply.num_updates)
         known = rows.chief_state(run.path / "metrics", manifest, ps_start)
-        self._wall_before = known.wall_s
         self._tracker.episodes = known.episodes
         self._tracker.returns.extend(known.returns)
         self._due = self._games_at_goal()  # games that reached the goal since the last candidate
@@ -114,14 +109,15 @@ class Chief:
         self._episodes = JsonlSink(reports)
         where = rows.restart_point(reports, ps_start, reply.global_step)
         self._episodes.restart(where, ps_life=ps_start.number, episodes=known.episodes)
-        self._began = self._drained = now
+        self._drained = now
+        self._began = now - known.wall_s  # if the run had not been interrupted
         # After a restart of the chief a checkpoint is due at once.
         self._saved = now if known.is_fresh else -math.inf
 
     @property
     def wall_s(self) -> float:
         """Seconds of training, over all resumes."""
-        return self._wall_before + time.monotonic() - self._began
+        return time.monotonic() - self._began
 
     def tick(self, reply: Reply) -> str | None:
         """Collect reports and save when due; returns the reason to end the run, or None."""
@@ -314,7 +310,7 @@ class Chief:
                 reason = "solved"
         self.cancel_evaluation()
         self._store.finish(reason)
-        deadline = time.monotonic() + _LAST_PUSHES_S
+        deadline = time.monotonic() + 10.0  # for the workers' last pushes
         while self._at_work()[1:].any() and time.monotonic() < deadline and go_on():
             pass
         self.collect()

@@ -28,9 +28,11 @@ class EvaluationProcess:
         parent = os.getpid()
         self._pid = os.fork()
         if self._pid == 0:
-            with _exiting():
+            try:
                 self._fork.close()
                 _serve(play, far_end, parent)
+            finally:
+                os._exit(1)
         far_end.close()
 
     def start(self, checkpoint: Path, games: int) -> None:
@@ -60,17 +62,6 @@ def _raise_if_lost() -> Iterator[None]:
         raise RetryableError("the process that plays evaluation games is lost") from None
 
 
-@contextlib.contextmanager
-def _exiting() -> Iterator[None]:
-    """Leave a forked process at the end of the body: 0 if it came to its end, else 1."""
-    code = 1
-    try:
-        yield
-        code = 0
-    finally:
-        os._exit(code)
-
-
 def _serve(play: Play, requests: Connection, parent: int) -> None:
     """Play each request in a fork of its own until the other end of the pipe is closed."""
     os.setsid()  # a new session, because Linux schedules CPU time by session
@@ -82,13 +73,16 @@ def _serve(play: Play, requests: Connection, parent: int) -> None:
         checkpoint, games = requests.recv()
         here, pid = os.getpid(), os.fork()
         if pid == 0:
-            with _exiting():
+            try:
                 spawn.die_with(here)
                 try:
                     answer = play(checkpoint, games)
                 except Exception as error:
                     answer = {"error": f"{type(error).__name__}: {error}"}
                 requests.send(answer)
+                os._exit(0)
+            finally:
+                os._exit(1)
         code = os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
         if code:
             requests.send({"error": f"the process that played them ended with {code}"})

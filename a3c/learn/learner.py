@@ -60,7 +60,6 @@ class Learner:
         self._unsent = np.zeros(NUM_OF_RETURNS * config.env.normalize_rewards)
         self._returns: deque[float] = deque(maxlen=run.stop_worker_games or run.stop_window)
         self._staleness = 0
-        self._annealed: schedules.Annealed
         self.reply = store.pull()
         self._last_step = np.zeros_like(self.reply.parameters)  # change of each weight by a step
         self._load(self.reply)

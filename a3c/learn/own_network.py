@@ -38,21 +38,18 @@ def build(
         network = function(observation_space, action_space, config)
         if hasattr(network, "stateless_call"):  # of Keras
             network = of_keras(network, observation_space, action_space, config)
-    remedy, wrong = "return a3c.net.network.Network(forward, policy) or a keras.Model", ""
-    names = ("forward", "policy", "state_size")
-    forward, policy, size = (getattr(network, name, None) for name in names)
+    remedy = "return a3c.net.network.Network(forward, policy) or a keras.Model"
     if not isinstance(network, Network):
-        wrong = f" gave {kind_of(network)}: {remedy}"
-    elif not callable(forward):
-        wrong = f": forward is {kind_of(forward)}: {remedy}"
-    elif not isinstance(policy, Policy):
+        raise UserError(f"{subject} gave {kind_of(network)}: {remedy}")
+    forward, policy, size = (getattr(network, n) for n in ("forward", "policy", "state_size"))
+    if not callable(forward):
+        raise UserError(f"{subject}: forward is {kind_of(forward)}: {remedy}")
+    if not isinstance(policy, Policy):
         remedy = "take a3c.net.distributions.for_space(action_space, config)"
-        wrong = f": policy is {kind_of(policy)}: {remedy}"
-    elif type(size) is not int or size < 0:
+        raise UserError(f"{subject}: policy is {kind_of(policy)}: {remedy}")
+    if type(size) is not int or size < 0:
         remedy = "give a whole number, 0 for a network without memory"
-        wrong = f": state_size is {size!r}: {remedy}"
-    if wrong:
-        raise UserError(f"{subject}{wrong}")
+        raise UserError(f"{subject}: state_size is {size!r}: {remedy}")
     user_code.check_call(network.forward, subject, "observations", "state", "starts")
     return dataclasses.replace(network, forward=_checked(place, network))
 

@@ -19,7 +19,6 @@ FloatArray = NDArray[np.float32]
 
 _ROUNDING = 1e-6  # deviations this small are rounding errors and must not be scaled to 1
 NUM_OF_RETURNS = 3  # of statistics of returns: a count, a sum, and a sum of squares
-_MIN_RETURNS = 100  # with fewer the deviation is too inaccurate to divide by
 # An update of running moments `[W, W·mean, W·mean square]`: a factor for them, then what to add.
 NO_UPDATE = np.array([1.0, 0.0, 0.0, 0.0])
 
@@ -101,7 +100,7 @@ def discounted_so_far(
 def return_deviation(statistics: NDArray[Any]) -> float:
     """The deviation that rewards are divided by; 1 while there are too few returns."""
     num_returns, total, squares = statistics
-    if num_returns < _MIN_RETURNS:
+    if num_returns < 100:  # then it would be too inaccurate to divide by
         return 1.0
     variance = squares / num_returns - (total / num_returns) ** 2
     return math.sqrt(max(variance, 0.0) + 1e-8)

@@ -311,9 +311,7 @@ class FixedStepReturns:
     """
 
     def __init__(self, learning: LearningConfig) -> None:
-        assert learning.return_steps is not None
-        self._steps, self._least = learning.return_steps, learning.return_min_samples
-        self._lambda = learning.gae_lambda
+        self._learning = learning
         self._kept: dict[str, np.ndarray] = {}
 
     def complete(self, rollout: Rollout) -> tuple[Rollout, np.ndarray, np.ndarray]:
@@ -322,17 +320,19 @@ class FixedStepReturns:
         If there are fewer than `return_min_samples`, all wait for the next rollout. A sample that
         waits keeps the value that was predicted when it was played.
         """
+        learning, steps = self._learning, self._learning.return_steps
+        assert steps is not None
         rows = {name: getattr(rollout, name) for name in _ROWS}
         if self._kept:
             rows = {name: np.concatenate([self._kept[name], new]) for name, new in rows.items()}
-        done = max(0, len(rows["mask"]) - self._steps + 1)
-        if np.count_nonzero(rows["mask"][:done]) < max(1, self._least):
+        done = max(0, len(rows["mask"]) - steps + 1)
+        if np.count_nonzero(rows["mask"][:done]) < max(1, learning.return_min_samples):
             done = 0
         # Copies, because the next rollout reuses the arrays.
         self._kept = {name: np.array(values[done:]) for name, values in rows.items()}
         rewards, values, discounts = rows["rewards"], rows["values"], rows["discounts"]
         advantages, returns = n_step(
-            *(rewards, values, rollout.bootstrap_value, discounts, self._lambda, self._steps)
+            *(rewards, values, rollout.bootstrap_value, discounts, learning.gae_lambda, steps)
         )
         cut = {name: values[:done] for name, values in rows.items()}
         return rollout._replace(**cut), advantages[:done], returns[:done]

@@ -38,10 +38,8 @@ from a3c.server.store import Store
 log = logging.getLogger(__name__)
 
 WAIT_INTERVAL_S = 0.25
-PAUSE_S = 0.05
 REPORT_INTERVAL_S = 0.2  # env steps to solve count until the chief knows the games
 SAVE_FOR_OTHERS_S = HEALTHY_S + 1.0  # so the keeper counts its crashes from 0 again
-CHIEF_LEAVES_WITHIN_S = 5.0  # a ps that is asked to end with it waits for 8 s
 IDLE_S = 10.0  # without a push of others, after which the chief leaves too
 
 _REMEDIES = {  # of what isn't finite; each may follow from those before it
@@ -160,7 +158,7 @@ class Worker:
         """Play and learn until the run is over or a signal comes; then save and detach."""
         if self._chief:
             self._stop.at_the_deadline = self._chief.save_for_leaving
-            self._stop.leave_within_s = CHIEF_LEAVES_WITHIN_S
+            self._stop.leave_within_s = 5.0  # a ps that is asked to end with it waits for 8 s
         try:
             player = self._make_player()
             self._stopwatch.lap("start")
@@ -311,7 +309,7 @@ class Worker:
             is_finished = self._learner.reply.finished
             if reason := self._store.end_reason() if is_finished else self._reason:
                 log.info("the run is over: %s", reason)
-                self._chief.end_run(reason, lambda: self._beat() and not self._stop.wait(PAUSE_S))
+                self._chief.end_run(reason, lambda: self._beat() and not self._stop.wait(0.05))
             else:
                 self._chief.cancel_evaluation()
                 self._chief.collect()

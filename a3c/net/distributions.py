@@ -20,7 +20,6 @@ LOG_DEVIATION_RANGE = (-10.0, 5.0)
 FORBIDDEN = -1e8
 
 _HALF_LOG_TAU = 0.5 * math.log(2.0 * math.pi)
-_QUADRATURE_NODES = 32
 
 
 class Policy(abc.ABC):
@@ -109,7 +108,9 @@ class Categorical(Policy):
 
     def head(self, features: Any) -> Any:
         """A dense layer `policy` for the concatenated logits of all choices."""
-        return _head(features, self.num_parameters, self._config)
+        start = self._config.initialization
+        gain, units = layers.POLICY_GAIN, self.num_parameters
+        return layers.dense(features, units, "policy", gain=gain, initialization=start)
 
     def sample(self, parameters: Any) -> Any:
         """Draw each choice by the Gumbel-max trick: the argmax of logits plus noise.
@@ -169,17 +170,6 @@ class Categorical(Policy):
         return tf.split(parameters, self._sizes, axis=-1) if self.action_shape else [parameters]
 
 
-def _head(
-    features: Any,
-    units: int,
-    config: NetworkConfig,
-    name: str = "policy",
-    bias: float | None = None,
-) -> Any:
-    start: dict[str, Any] = {"initialization": config.initialization, "initial_bias": bias}
-    return layers.dense(features, units, name, gain=layers.POLICY_GAIN, **start)
-
-
 class Gaussian(Policy):
     """A diagonal Gaussian for Box actions; parameters are means, then log-deviations.
 
@@ -216,13 +206,15 @@ class Gaussian(Policy):
 
         They are a dense layer, `policy/deviation`, or one variable, `policy/log_deviation`.
         """
-        config, start = self._config, self._config.initial_log_deviation
-        means = _head(features, self._size, config)
+        config, bias = self._config, self._config.initial_log_deviation
+        start: Any = {"gain": layers.POLICY_GAIN, "initialization": config.initialization}
+        means = layers.dense(features, self._size, "policy", **start)
         with tf.compat.v1.variable_scope("policy"):
             if config.gaussian_deviation == "state-dependent":
-                deviations = _head(features, self._size, config, "deviation", start)
+                start["initial_bias"] = bias
+                deviations = layers.dense(features, self._size, "deviation", **start)
             else:
-                initial = tf.compat.v1.constant_initializer(start)
+                initial = tf.compat.v1.constant_initializer(bias)
                 deviations = tf.identity(layers.variable("log_deviation", [self._size], initial))
                 layers.record("log_deviation", "variable", (self._size,), [], deviations)
         within = _keep_within(deviations, *LOG_DEVIATION_RANGE)
@@ -256,7 +248,7 @@ class Gaussian(Policy):
         mean, log_deviation = tf.split(parameters, 2, axis=-1)
         entropy = 0.5 + _HALF_LOG_TAU + log_deviation
         if self._squash:
-            nodes, weights = np.polynomial.hermite_e.hermegauss(_QUADRATURE_NODES)
+            nodes, weights = np.polynomial.hermite_e.hermegauss(32)
             z = tf.constant(nodes, tf.float32)
             points = mean[..., None] + tf.exp(log_deviation)[..., None] * z  # [..., D, nodes]
             slopes = _log_tanh_slope(points) * (weights / weights.sum()).astype(np.float32)

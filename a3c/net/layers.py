@@ -15,6 +15,7 @@ from typing import Any, Literal, NamedTuple
 import tensorflow as tf
 
 from a3c.errors import UserError
+from a3c.net.observations import reshape
 
 Initialization = Literal["orthogonal", "paper"]
 Activation = Literal["tanh", "relu", "elu"]
@@ -84,7 +85,7 @@ def dense(
         weights = variable("weights", [features, units], weights_start)
         biases = variable("biases", [units], biases_start)
         rows = activate(tf.matmul(_rows(inputs, 1), weights) + biases)
-        outputs = _unrows(rows, inputs, 1)
+        outputs = reshape(rows, inputs, -1, [units])
     record(name, f"dense{label}", (units,), [inputs], outputs)
     return outputs
 
@@ -115,7 +116,7 @@ def conv2d(
         biases = variable("biases", [filters], biases_start)
         images = tf.nn.conv2d(_rows(inputs, 3), weights, stride, padding)
         images = activate(tf.nn.bias_add(images, biases))
-        outputs = _unrows(images, inputs, 3)
+        outputs = reshape(images, inputs, -3, images.shape[1:])
     kind = f"conv {kernel}x{kernel}" + (f"/{stride}" if stride > 1 else "") + label
     record(name, kind, tuple(images.shape[1:].as_list()), [inputs], outputs)
     return outputs
@@ -125,9 +126,9 @@ def flatten(inputs: Any, vector: Any = None, name: str = "flatten") -> Any:
     """Join all axes after `[T, B]`, with a vector `[T, B, V]` after them; vectors are unchanged."""
     if inputs.shape.rank == 3:
         return inputs
-    kept = inputs.shape.rank - 2
     features = math.prod(inputs.shape[2:].as_list())
-    outputs = _unrows(tf.reshape(_rows(inputs, kept), [-1, features]), inputs, kept)
+    rows = tf.reshape(_rows(inputs, inputs.shape.rank - 2), [-1, features])
+    outputs = reshape(rows, inputs, 2, [features])
     if vector is not None:
         outputs = tf.concat([outputs, vector], axis=-1)
     sources = [inputs] if vector is None else [inputs, vector]
@@ -176,7 +177,7 @@ def lstm(
         biases = variable("biases", [4 * units], open_forget_gates)
         # One product for all steps: only the recurrent product depends on the previous step.
         rows = tf.matmul(_rows(inputs, 1), weights) + biases
-        projected = _unrows(rows, inputs, 1)  # [T, B, 4 * units]
+        projected = reshape(rows, inputs, -1, [4 * units])  # [T, B, 4 * units]
         starts = tf.cast(starts, tf.bool)[..., None]  # [T, B, 1]
 
         # Hochreiter and Schmidhuber 1997; Gers et al. 2000.
@@ -215,12 +216,3 @@ def initial_values(kind: Initialization, gain: float, fan_in: int) -> tuple[Any,
 def _rows(inputs: Any, kept: int) -> Any:
     """Join all but the last `kept` axes."""
     return tf.reshape(inputs, [-1, *inputs.shape[-kept:].as_list()])
-
-
-def _unrows(rows: Any, inputs: Any, kept: int) -> Any:
-    """Give `rows` the leading axes that `_rows(inputs, kept)` joined."""
-    static = inputs.shape[:-kept].as_list()
-    leading = tf.shape(inputs)[:-kept]
-    outputs = tf.reshape(rows, tf.concat([leading, rows.shape[1:]], axis=0))
-    outputs.set_shape([*static, *rows.shape[1:]])
-    return outputs

@@ -19,14 +19,11 @@ from typing import Any
 import numpy as np
 from gymnasium.spaces import Box
 
-from a3c.env.spaces import Packed
-from a3c.env.spaces import is_image as is_image
+from a3c.env.spaces import Packed, is_image
 from a3c.errors import UserError
 
 # With fewer samples the deviation is too inaccurate to divide by.
 MIN_COUNT = 100
-CLIP = 10.0
-_EPSILON = 1e-8
 
 
 def channels_first(space: Box) -> bool:
@@ -137,9 +134,9 @@ def prepare(observations: Any, space: Box, statistics: Any = None) -> Any:
     if isinstance(space, Packed):
         parts = []
         for part, numbers, its_statistics in _parts(space):
-            raw = _reshape(observations[..., numbers], part.shape)
+            raw = reshape(observations[..., numbers], observations, 2, part.shape)
             known = None if statistics is None else statistics[its_statistics]
-            parts.append(_reshape(prepare(raw, part, known), [math.prod(part.shape)]))
+            parts.append(reshape(prepare(raw, part, known), raw, 2, [math.prod(part.shape)]))
         return tf.concat(parts, axis=-1)
     # Height, width and channels get next to each other, so that a reshape joins the channels.
     axes = {
@@ -148,7 +145,7 @@ def prepare(observations: Any, space: Box, statistics: Any = None) -> Any:
         (4, False): [0, 1, 3, 4, 2, 5],
     }.get((len(space.shape), channels_first(space)))
     images = tf.transpose(observations, axes) if axes else observations
-    features = _reshape(images, prepared_shape(space))
+    features = reshape(images, images, 2, prepared_shape(space))
     mean, scale, limit = (0.0, 1.0, None) if statistics is None else _normal(statistics, space)
     if is_image(space) and observations.dtype == tf.uint8:
         # Scale and normalise bytes in one pass; two passes take twice as long.
@@ -171,7 +168,7 @@ def split(prepared: Any, space: Box) -> tuple[Any, Any]:
         return prepared, None
     size = math.prod(image.shape)
     vector = prepared[..., size:]
-    pixels = _reshape(prepared[..., :size], prepared_shape(image))
+    pixels = reshape(prepared[..., :size], prepared, 2, prepared_shape(image))
     return pixels, vector if vector.shape[-1] else None
 
 
@@ -190,12 +187,12 @@ def _parts(space: Packed) -> Iterator[tuple[Box, slice, slice]]:
         first, first_statistic = end, end_statistic
 
 
-def _reshape(tensor: Any, shape: Sequence[int]) -> Any:
-    """A tensor `[T, B, ...]` as `[T, B, *shape]`."""
+def reshape(tensor: Any, like: Any, end: int, shape: Sequence[int]) -> Any:
+    """A tensor with the axes `[:end]` of another one, then those of `shape`."""
     import tensorflow as tf
 
-    reshaped = tf.reshape(tensor, tf.concat([tf.shape(tensor)[:2], shape], axis=0))
-    reshaped.set_shape([*tensor.shape[:2], *shape])
+    reshaped = tf.reshape(tensor, tf.concat([tf.shape(like)[:end], shape], axis=0))
+    reshaped.set_shape([*like.shape[:end], *shape])
     return reshaped
 
 
@@ -208,12 +205,12 @@ def _normal(statistics: Any, space: Box) -> tuple[Any, Any, Any]:
     safe_count = tf.maximum(count, 1.0)
     mean = total / safe_count
     variance = tf.maximum(squares / safe_count - mean**2, 0.0)
-    scale = 1.0 / tf.sqrt(variance + _EPSILON)
+    scale = 1.0 / tf.sqrt(variance + 1e-8)
     # `tf.where` on these few numbers is cheap; on features it takes longer than a convolution.
     are_few = count < MIN_COUNT
     mean = tf.where(are_few, tf.zeros_like(mean), mean)
     scale = tf.where(are_few, tf.ones_like(scale), scale)
-    limit = tf.where(are_few, np.inf, CLIP)
+    limit = tf.where(are_few, np.inf, 10.0)
     return tf.cast(mean, tf.float32), tf.cast(scale, tf.float32), tf.cast(limit, tf.float32)
 
 
