@@ -1,4 +1,12 @@
-"""The algorithm, asynchronous advantage actor-critic (Mnih et al. 2016).
+"""The algorithm, asynchronous advantage actor-critic (Mnih et al. 2016). Read in this order:
 
-docs/architecture.md says in which order to read these files, and what follows on the ps.
+1. `learner.py`, `Learner.train`: the loop, and `Learner.pushes`: the update on one screen.
+2. `rollout.py`: play T steps with fixed weights.
+3. `returns.py`: from rewards and values to advantages and returns.
+4. `losses.py`: the loss of a minibatch.
+5. `agent.py`: the worker's own network, which acts and computes gradients.
+6. `training.py`: all of this joined to one worker; `chief.py`: what worker 0 does besides;
+   `turns.py`: workers that share cores.
+
+The other half of the update, the optimizer's step on the ps, is in `a3c/server/exchange.py`.
 """
