@@ -95,6 +95,38 @@ def test_the_confirming_games_can_be_played_again(trained: Path) -> None:
     assert not (trained / "candidate").exists()
 
 
+HANGING = """
+import sys, time
+from pathlib import Path
+import envs, model
+from a3c.play.playground import confirm
+from a3c.run import rundir
+
+def make(*arguments):
+    made = envs.make(*arguments)
+    step = made.step
+    made.step = lambda actions: (time.sleep(0.01), step(actions), hang())[1]
+    return made
+
+def hang(steps=[]):
+    steps.append(0)
+    print(len(steps), flush=True)
+    time.sleep(600 if len(steps) == 20 else 0)
+
+path = Path(sys.argv[1])
+config = rundir.read_config(rundir.RunDir(path.parents[1])).with_cluster(heartbeat_timeout_s=0.5)
+confirm(path, 3, config, make, model.build)
+"""
+
+
+def test_a_confirming_game_that_hangs_ends_its_process(trained: Path) -> None:
+    path = [*checkpoint.by_step(trained / "checkpoints").values()][-1]
+    command = [sys.executable, "-c", HANGING, str(path)]
+    done = subprocess.run(command, cwd=REPOSITORY, capture_output=True, text=True)
+    assert done.returncode == -signal.SIGALRM
+    assert done.stdout.split()[-1] == "20"
+
+
 def test_actions_are_greedy_as_the_run_says_unless_asked_otherwise() -> None:
     for configured, flags in ((True, []), (True, ["--no-greedy"]), (False, ["--greedy"])):
         config = configure(evaluation_greedy=configured)

@@ -22,6 +22,8 @@ def play(candidate: Path, games: int) -> dict[str, Any]:
         raise ValueError("no such game")
     if games == 3:
         os.kill(os.getpid(), signal.SIGKILL)
+    if games == 6:
+        os.kill(os.getpid(), signal.SIGALRM)
     if games == 4:
         time.sleep(600)
     return {"path": str(candidate), "games": games, "pid": os.getpid(), "long": "x" * 200_000}
@@ -58,6 +60,8 @@ def test_games_that_fail_say_why_and_the_next_are_played(games: EvaluationProces
     assert answer(games) == {"error": "ValueError: no such game"}
     games.start(CHECKPOINT, 3)
     assert answer(games) == {"error": "the process that played them ended with -9"}
+    games.start(CHECKPOINT, 6)
+    assert answer(games) == {"error": "a step took longer than --heartbeat-timeout allows"}
     games.start(CHECKPOINT, 1)
     assert answer(games)["games"] == 1
 

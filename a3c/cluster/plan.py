@@ -149,8 +149,6 @@ def _process(
     task: Task, here: Cluster, config: Config, run: RunDir, host: Host, isolated: bool
 ) -> Process:
     settings, is_ps = config.cluster, task.job == "ps"
-    # A worker is silent while it waits for a ps.
-    worker_timeout_s = settings.heartbeat_timeout_s or 2 * settings.ps_timeout_s
     run_dir = str(run.path) if host.is_here else directory_of(host, run.label)
     return Process(
         name=task.name,
@@ -168,7 +166,7 @@ def _process(
             chosen_variables(), settings.threads(task.job), gpu=settings.uses_gpu(task.job)
         ),
         log=str(run.log(task.name)),
-        heartbeat_timeout_s=settings.ps_timeout_s if is_ps else worker_timeout_s,
+        heartbeat_timeout_s=settings.ps_timeout_s if is_ps else settings.worker_timeout_s,
         start_timeout_s=Process.start_timeout_s + settings.connect_timeout_s,  # waits for peers
         grace_s=CHIEF_GRACE_S if task.is_chief else Process.grace_s,
         max_memory_mb=0.0 if is_ps else settings.max_worker_memory_mb or 0.0,

@@ -364,6 +364,11 @@ class ClusterConfig:
         return job == "worker" and self.device == "gpu"
 
     @property
+    def worker_timeout_s(self) -> float:
+        """Longer than the time-out of a ps, because a worker is silent while it waits for one."""
+        return self.heartbeat_timeout_s or 2 * self.ps_timeout_s
+
+    @property
     def addresses(self) -> int:
         """The number of workers with an address, including those that may be added later."""
         return self.max_workers or self.workers

@@ -84,5 +84,7 @@ def _serve(play: Play, requests: Connection, parent: int) -> None:
             finally:
                 os._exit(1)
         code = os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
-        if code:
+        if code == -signal.SIGALRM:
+            requests.send({"error": "a step took longer than --heartbeat-timeout allows"})
+        elif code:
             requests.send({"error": f"the process that played them ended with {code}"})

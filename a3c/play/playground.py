@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import functools
 import math
 import os
+import signal
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import closing, suppress
 from dataclasses import dataclass, replace
@@ -18,7 +20,7 @@ from gymnasium.spaces import Box
 from a3c.config import Config, EnvConfig
 from a3c.config.user_code import describe
 from a3c.env import atari, seeding, wrappers
-from a3c.env.environments import MISSING, has_own_end, import_module_of
+from a3c.env.environments import MISSING, beat_with_steps, has_own_end, import_module_of
 from a3c.env.spaces import Envs
 from a3c.errors import UserError
 from a3c.learn.agent import Agent
@@ -84,12 +86,18 @@ class EvaluationSetup:
             state = action.state
 
     def play(
-        self, directory: Path, episodes: int, progress: ProgressLine | None = None
+        self,
+        directory: Path,
+        episodes: int,
+        progress: ProgressLine | None = None,
+        beat: Callable[[], object] = lambda: None,
     ) -> list[Episode]:
-        """Play whole games with a checkpoint, several at once, and show the progress."""
+        """Play whole games with a checkpoint, several at once; call `beat` after every step."""
         with closing(self.envs(min(episodes, MAX_ENVS))) as envs:
+            beat_with_steps(envs, beat)
             agent, games = self.agent(envs, directory), GameScores(episodes, envs.num_envs)
             for number, _ in enumerate(self.played_steps(envs, agent, games), 1):
+                beat()
                 if progress is not None:
                     progress.played(games.num_ended, episodes, number * envs.num_envs)
         return games.episodes
@@ -177,12 +185,14 @@ def confirm(
 ) -> dict[str, Any]:
     """The scores that confirm a run, as `evaluate.py --json`, in a process of their own.
 
-    Each checkpoint plays other games: with a few hard ones a run would never be confirmed.
+    Each checkpoint plays other games: with a few hard ones a run would never be confirmed. A step
+    that hangs ends the process by SIGALRM, after the time that training's workers have for one.
     """
     adopt_environment(1)  # hides a GPU that the workers use
     run, step = config.run, checkpoint.verify(directory).step
     setup = EvaluationSetup(config, make_envs, build_network, run.seed, run.evaluation_greedy, step)
-    return setup.scores(step, setup.play(directory, games))
+    beat = functools.partial(signal.setitimer, signal.ITIMER_REAL, config.cluster.worker_timeout_s)
+    return setup.scores(step, setup.play(directory, games, beat=beat))
 
 
 def screen(envs: Envs, env_id: str) -> np.ndarray:
