@@ -43,11 +43,11 @@ def run(prog: str, arguments: Sequence[str]) -> int:
 
 
 def make_parser(prog: str, verb: str) -> Parser:
-    _, about, arguments = VERBS[verb]
+    found, prog = VERBS[verb], f"{prog} {verb}"
     if verb == "config":
-        return make_config_parser(f"{prog} {verb}", about)
-    parser = Parser(prog=f"{prog} {verb}", description=about)
-    for names, settings in arguments:
+        return make_config_parser(prog, found.help)
+    parser = Parser(prog=prog, description=found.help)
+    for names, settings in found.arguments:
         parser.add_argument(*names, **settings)
     return parser
 
@@ -286,9 +286,7 @@ def cockpit(arguments: argparse.Namespace) -> int:
 
 
 def completion(_arguments: argparse.Namespace) -> None:
-    from a3c.launch.completion import BASH
-
-    print(BASH, end="")
+    print(catalogue.BASH, end="")
 
 
 def _argument(*names: str, **settings: Any) -> tuple[tuple[str, ...], dict[str, Any]]:
