@@ -28,7 +28,6 @@ PROCESS_MB = {"ps": 450.0, "worker": 550.0, "evaluator": 400.0, "tensorboard": 1
 LOW_DISK_MB = 1000.0
 CHECKPOINT_MB = 1.0  # more than small networks need; a checkpoint of `nature` takes 20 MB
 NETWORK_TIMEOUT_S = 300.0
-_NAMESPACE_TIMEOUT_S = 20.0
 
 
 class Facts(NamedTuple):
@@ -110,18 +109,14 @@ def decide_isolation(wanted: str, *, across_hosts: bool) -> tuple[bool, str | No
     if wanted == "off":
         return False, f"not isolated, as --isolation off asks for: {danger} here"
     # In a child process: this one may have threads, and Linux refuses it a user namespace then.
+    command, environment = [sys.executable, "-m", "a3c.keeper.namespaces"], code_environment()
     try:
-        subprocess.run(
-            [sys.executable, "-m", "a3c.keeper.namespaces"],
-            capture_output=True,
-            text=True,
-            timeout=_NAMESPACE_TIMEOUT_S,
-            env=code_environment(),
-            check=True,
+        done = subprocess.run(
+            command, env=environment, capture_output=True, text=True, timeout=20.0, check=False
         )
-        return True, None
-    except subprocess.CalledProcessError as error:
-        said = error.stdout.strip() or error.stderr.strip() or "no reason given"
+        if done.returncode == EXIT_OK:
+            return True, None
+        said = done.stdout.strip() or done.stderr.strip() or "no reason given"
         reason = said.splitlines()[-1]
     except (OSError, subprocess.SubprocessError) as error:
         reason = str(error)

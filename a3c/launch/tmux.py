@@ -27,7 +27,6 @@ from a3c.run.rundir import RunDir
 
 PANES_A_WINDOW = 8
 MIN_VERSION = "3.2"  # the first with -e
-SIZE = ("-x", "220", "-y", "60")  # size of a session with no client yet
 LONGEST_COMMAND = 15_000  # bytes: tmux takes 16,384 in one message, with our options
 
 # Variables that tmux sets for each pane, or that belong to the launcher's terminal and shell.
@@ -149,13 +148,27 @@ def open_session(
     # A session needs a window: the first one stays until the environment is set.
     session, waiting = _output(
         server,
-        *("new-session", "-d", "-s", session_name(label), "-c", folder, *SIZE),
+        *("new-session", "-d", "-s", session_name(label), "-c", folder),
+        *("-x", "220", "-y", "60"),  # its size while it has no client
         # Two words, so that tmux needs no shell for it: that of a service account may be nologin.
         *("-P", "-F", "#{session_id} #{window_id}", "cat", "-"),
         *(";", "set-option", "-t", f"={session_name(label)}:", "destroy-unattached", "off"),
     ).split()
     try:
-        _set_environment(server, session, environment)
+        # Through stdin, because every user can read command lines. Quoted so that tmux takes it
+        # literally; a raw byte 255 would end the file.
+        special = str.maketrans({"'": r"'\''", "\n": "'\"\\n\"'", "\udcff": "'\"\\377\"'"})
+        lines = [
+            " ".join(f"'{word.translate(special)}'" for word in ("-t", session, key, value))
+            for key, value in environment.items()
+            if key not in _NOT_PASSED_ON and not is_unwanted(key)
+        ]
+        text = os.fsencode("".join(f"set-environment {line}\n" for line in lines))
+        command = ["tmux", "-S", socket_of(server), "source-file", "-"]
+        done = subprocess.run(command, input=text, capture_output=True, check=False)
+        if done.returncode or done.stderr:
+            said = done.stderr.decode(errors="replace").strip()
+            raise UserError(f"tmux refuses the environment: {said or done.returncode}")
         for name, panes in windows.items():
             _open_window(server, session, name, panes)
         _output(server, "kill-window", "-t", waiting)
@@ -163,23 +176,6 @@ def open_session(
     except BaseException:
         server.cmd("kill-session", "-t", session)
         raise
-
-
-def _set_environment(server: libtmux.Server, session: str, environment: Mapping[str, str]) -> None:
-    """Set a session's environment through stdin, because every user can read command lines."""
-    # Quoted so that tmux takes it literally; a raw byte 255 would end the file.
-    special = str.maketrans({"'": r"'\''", "\n": "'\"\\n\"'", "\udcff": "'\"\\377\"'"})
-    lines = [
-        " ".join(f"'{word.translate(special)}'" for word in ("-t", session, key, value))
-        for key, value in environment.items()
-        if key not in _NOT_PASSED_ON and not is_unwanted(key)
-    ]
-    text = os.fsencode("".join(f"set-environment {line}\n" for line in lines))
-    command = ["tmux", "-S", socket_of(server), "source-file", "-"]
-    done = subprocess.run(command, input=text, capture_output=True, check=False)
-    if done.returncode or done.stderr:
-        said = done.stderr.decode(errors="replace").strip()
-        raise UserError(f"tmux refuses the environment: {said or done.returncode}")
 
 
 def _open_window(server: libtmux.Server, session: str, name: str, panes: Sequence[Pane]) -> None:
