@@ -20,7 +20,6 @@ from typing import Any
 
 from a3c.cluster import plan
 from a3c.cluster.hostfile import Placement
-from a3c.cluster.plan import Plan
 from a3c.config import Config, EnvConfig, command_line
 from a3c.errors import EXIT_OK, A3CError, UserError
 from a3c.launch import catalogue, hosts, keep, preflight, run_summary, sweep, verbs
@@ -141,12 +140,11 @@ def start(arguments: list[str]) -> int:
     if chosen.seeds:
         return _train_seeds(arguments, chosen, path)
     if chosen.mode == "compose":
-        return _compose(config, path.resolve().name, chosen)
+        return keep.compose(config, path.resolve().name, chosen, _check_environment)
     config = locate.with_source(config, RunDir(path))
-    unused = _check(config, path, chosen)
     config, placement = hosts.place(config, chosen)
     run = rundir.labelled(path, resume=chosen.resume)
-    planned = _plan(config, run, chosen, placement, unused)
+    planned = _plan(config, path, run, chosen, placement)
     if chosen.dry_run:
         print(planned.show(as_json=chosen.json))
         return EXIT_OK
@@ -211,7 +209,7 @@ def _parse(arguments: list[str]) -> tuple[Config, argparse.Namespace, list[str]]
         return config, chosen, []
     chosen.run_dir, chosen.preset = resumed.path, rundir.recorded(resumed, "preset")
     with contextlib.suppress(UserError):  # what ran beside it before does so again
-        before = Plan.load(resumed)
+        before = plan.Plan.load(resumed)
         if chosen.tensorboard is None:
             chosen.tensorboard = bool(before.of_role("tensorboard"))
         if chosen.evaluator is None and not (base.get("patience") or base.get("render")):
@@ -240,58 +238,31 @@ def _train_seeds(arguments: list[str], chosen: argparse.Namespace, path: Path) -
     return sweep.run(vary, path, others, at_once, again, "--run-dir")
 
 
-def _compose(config: Config, run_name: str, chosen: argparse.Namespace) -> int:
-    for flag, given, why in (
-        ("--hosts", chosen.hosts, "is for one host"),
-        ("--resume", chosen.resume, "resumes its run whenever it is started again"),
-        ("--dry-run", chosen.dry_run, "is only printed"),
-    ):
-        if given:
-            raise UserError(f"--mode compose: a compose file {why}: take {flag} out")
-    if not keep.COMPOSE_FILE.exists():
-        raise UserError("--mode compose builds an image of a clone: run it in one")
-    _check_environment(config.env)
-    print(keep.compose_file(config, run_name, chosen), end="")
-    log.info("start it with: docker compose -f FILE up --detach")
-    return EXIT_OK
+def _plan(
+    config: Config, path: Path, run: RunDir, chosen: argparse.Namespace, placement: Placement | None
+) -> plan.Plan:
+    """The processes of the run, planned before anything is written.
 
-
-def _check(config: Config, path: Path, chosen: argparse.Namespace) -> list[str]:
-    """Refuse settings that can't work, before anything is written; a line per unused flag."""
+    Settings that can't work are refused; unused flags and possible problems are only warnings.
+    """
     import envs
 
     observations, actions = envs.check(config.env)
     for own in config.run.callback:
         callbacks.find(**own)
-    preflight.check_left_over(RunDir(path.absolute()))
+    preflight.check_left_over(run)
     rundir.check_free(path, resume=chosen.resume)
+    tried = config
     if chosen.resume:
-        if hasattr(chosen, "config.start_from") and checkpoint.by_step(RunDir(path).checkpoints):
+        if hasattr(chosen, "config.start_from") and checkpoint.by_step(run.checkpoints):
             why = "the run goes on from its own checkpoint"
             raise UserError(f"--start-from with --resume: {why}: leave it out, or start a new run")
         rundir.check_resumable(path, config)
         # Its source may be gone.
-        config = dataclasses.replace(config, run=dataclasses.replace(config.run, start_from=None))
-    preflight.check_network(config, observations)
-    return command_line.unused_flags(
-        chosen,
-        config,
-        is_atari=envs.is_atari(config.env.env_id),
-        has_box_actions=type(actions).__name__ == "Box",
-    )
-
-
-def _plan(
-    config: Config,
-    run: RunDir,
-    chosen: argparse.Namespace,
-    placement: Placement | None,
-    unused: Sequence[str],
-) -> Plan:
-    """The processes of the run, after a warning for each unused flag and each possible problem."""
-    isolated, danger = preflight.decide_isolation(
-        config.cluster.isolation, across_hosts=placement is not None
-    )
+        tried = dataclasses.replace(config, run=dataclasses.replace(config.run, start_from=None))
+    preflight.check_network(tried, observations)
+    danger = preflight.isolation_warning(config.cluster.isolation, across_hosts=bool(placement))
+    isolated = danger is None
     here = placement.cluster if placement else plan.choose_addresses(config, isolated=isolated)
     planned = plan.make(
         config,
@@ -302,18 +273,24 @@ def _plan(
         board=(plan.LOOPBACK, plan.choose_board_port(here)) if chosen.tensorboard else None,
         placement=placement,
     )
-    warnings = preflight.warnings(planned, config, preflight.measure_machine(run.path))
+    warnings = command_line.unused_flags(
+        chosen,
+        config,
+        is_atari=envs.is_atari(config.env.env_id),
+        has_box_actions=type(actions).__name__ == "Box",
+    )
+    warnings += preflight.warnings(planned, config, preflight.measure_machine(run.path))
     if chosen.preset and command_line.is_for_another_task(chosen.preset, config.env.env_id):
         warnings.append(
             f"preset {chosen.preset} is for another task than {config.env.env_id}: without "
             "--preset the one that fits is taken"
         )
-    for line in (*unused, *warnings, *([danger] if danger else [])):
+    for line in (*warnings, *([danger] if danger else [])):
         log.warning("warning: %s", line)
     return planned
 
 
-def _wants_tmux(chosen: argparse.Namespace, planned: Plan, run: RunDir) -> bool:
+def _wants_tmux(chosen: argparse.Namespace, planned: plan.Plan, run: RunDir) -> bool:
     """Whether the run goes into tmux; UserError if the user asks for tmux and it can't."""
     if chosen.mode == "child" or (chosen.mode == "auto" and not sys.stdout.isatty()):
         return False

@@ -74,16 +74,14 @@ def _measured(preset: str) -> str:
     if runs:
         solved = sum(row["solved"] == "True" for row in runs)
         return f"solved {solved} of {len(runs)}, median {_cost(runs)}"
-    finished = {  # the last session of each run
-        row["run"]: row
-        for row in _rows("games/index.csv")
-        if row["mean"]
-        and row["workers"] == str(MEASURED_WITH)
-        and command_line.preset_for(row["env_id"]) == preset
-    }
+    games: dict[str, dict[str, dict[str, str]]] = {}  # the last session of each run, by env_id
+    for row in _rows("games/index.csv"):
+        counts = row["mean"] and row["workers"] == str(MEASURED_WITH)
+        if counts and command_line.preset_for(row["env_id"]) == preset:
+            games.setdefault(row["env_id"], {})[row["run"]] = row
     lines = []
-    for env_id in dict.fromkeys(row["env_id"] for row in finished.values()):
-        runs = [row for row in finished.values() if row["env_id"] == env_id]
+    for env_id, sessions in games.items():
+        runs = list(sessions.values())
         mean = statistics.fmean(float(row["mean"]) for row in runs)
         lines.append(f"{env_id} {mean:,.1f} ({count(len(runs), 'seed')}) after {_cost(runs)}")
     return "; ".join(lines) or "not yet"

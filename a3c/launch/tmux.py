@@ -16,8 +16,7 @@ from typing import NamedTuple
 
 import libtmux
 
-from a3c.cluster import plan as planning
-from a3c.cluster.plan import Plan
+from a3c.cluster.plan import Plan, keeper_command
 from a3c.errors import EXIT_OK, UserError
 from a3c.keeper.spec import Process
 from a3c.process.environment import code_environment, is_unwanted
@@ -65,8 +64,7 @@ def start(plan: Plan, run: RunDir, script: Path) -> int:
 
 def pane_of(process: Process, run: RunDir, restarts: int = 0) -> Pane:
     """The pane of a keeper, which shows its process's output; closing the pane ends both."""
-    command = planning.keeper_command(process, run, echo=True, restarts=restarts)
-    return Pane(process.name, tuple(command))
+    return Pane(process.name, tuple(keeper_command(process, run, echo=True, restarts=restarts)))
 
 
 def restart(run: RunDir, process: Process, restarts: int) -> None:

@@ -32,9 +32,7 @@ from a3c.watch import status as reading
 from a3c.watch.snapshot import lines, printable, score
 
 STOP_TIMEOUT_S = FAR_GRACE_S + 15.0
-SUMMARY_TIMEOUT_S = 10.0  # for the cockpit to write the summary
 SCALING_TIMEOUT_S = 60.0  # for a worker to start or to leave
-FOLLOW_INTERVAL_S = 0.25
 
 
 def run(prog: str, arguments: Sequence[str]) -> int:
@@ -102,7 +100,7 @@ def logs(arguments: argparse.Namespace) -> None:
             sys.stdout.flush()
         if not arguments.follow:
             return
-        time.sleep(FOLLOW_INTERVAL_S)
+        time.sleep(0.25)
 
 
 def stop(arguments: argparse.Namespace) -> None:
@@ -132,7 +130,7 @@ def stop(arguments: argparse.Namespace) -> None:
 
         server = tmux.server_of(found)
         if tmux.find_session(server, found.label):
-            deadline = time.monotonic() + SUMMARY_TIMEOUT_S
+            deadline = time.monotonic() + 10.0  # for the cockpit to write the summary
             while not found.summary.exists() and time.monotonic() < deadline:
                 time.sleep(0.05)
             tmux.close_session(server, found.label)
@@ -158,14 +156,13 @@ def _end_launcher(run: RunDir) -> None:
 
 def _refuse_remote(verb: str, records: Sequence[ProcessRecord]) -> None:
     """Refuse to act on processes whose keepers are on another host, which can't be signalled."""
-    for record in _elsewhere(records):
-        raise UserError(f"{record.name} runs on {record.host}: give `{verb}` there")
-
-
-def _elsewhere(records: Sequence[ProcessRecord]) -> list[ProcessRecord]:
-    """The processes whose keepers are at work on another host."""
-    here = process_records.this_host()
-    return [r for r in records if r.state not in ENDED_STATES and r.host != here]
+    for record in records:
+        if record.state not in ENDED_STATES and record.host != process_records.this_host():
+            where = f"{record.name} runs on {record.host}"
+            if verb == "add":
+                remedy = "start the next worker so too, where it is to run"
+                raise UserError(f"add: {where}, started by `keep`: {remedy}")
+            raise UserError(f"{where}: give `{verb}` there")
 
 
 def restart(arguments: argparse.Namespace) -> None:
@@ -200,38 +197,33 @@ def add(arguments: argparse.Namespace) -> None:
     with (run.wanted / rundir.LOCK).open("wb") as file:
         while not rundir.lock(file.fileno()):  # another `add` is at work: these are other workers
             time.sleep(0.05)
-        _add(run, wanted)
-
-
-def _add(run: RunDir, wanted: int) -> None:
-    records = process_records.read_records(run.path)
-    for record in _elsewhere(records):
-        where = f"{record.name} runs on {record.host}, started by `keep`"
-        raise UserError(f"add: {where}: start the next worker so too, where it is to run")
-    plan = Plan.load(run)
-    workers = sorted((*plan.of_role("worker"), *plan.reserved), key=lambda process: process.task)
-    left = [record.name for record in records if record.state in ENDED_STATES]
-    free = [p for p in workers[1:] if p in plan.reserved or p.name in left]  # never the chief
-    if wanted > len(free):
-        what = f"add {wanted}: {run.name} has {len(workers)} addresses of workers"
-        remedy = "give fewer, or start with a higher --max-workers"
-        raise UserError(f"{what}, of which {len(free)} are free: {remedy}")
-    chosen = free[:wanted]
-    if any(not process.is_here for process in chosen):
-        added = dataclasses.replace(plan, processes=tuple(chosen))
-        hosts.check(added, rundir.read_config(run), at_work=plan.of_role("ps"))
-    with_added(plan, chosen).save(run)
-    for process in chosen:
-        (run.wanted / process.name).touch(mode=0o600)
-    deadline = time.monotonic() + SCALING_TIMEOUT_S
-    for process in chosen:
-        while not process_records.is_kept(run.record(process.name)):
-            if time.monotonic() >= deadline:
-                (run.wanted / process.name).unlink(missing_ok=True)
-                raise UserError(f"{process.name} has not started: see the launcher's own output")
-            time.sleep(0.05)
-        where = "" if process.is_here else f" on {process.host}"
-        print(f"{process.name} starts{where}, at {process.address}")
+        records = process_records.read_records(run.path)
+        _refuse_remote("add", records)
+        plan = Plan.load(run)
+        workers = sorted([*plan.of_role("worker"), *plan.reserved], key=lambda worker: worker.task)
+        left = [record.name for record in records if record.state in ENDED_STATES]
+        free = [p for p in workers[1:] if p in plan.reserved or p.name in left]  # never the chief
+        if wanted > len(free):
+            what = f"add {wanted}: {run.name} has {len(workers)} addresses of workers"
+            remedy = "give fewer, or start with a higher --max-workers"
+            raise UserError(f"{what}, of which {len(free)} are free: {remedy}")
+        chosen = free[:wanted]
+        if any(not process.is_here for process in chosen):
+            added = dataclasses.replace(plan, processes=tuple(chosen))
+            hosts.check(added, rundir.read_config(run), at_work=plan.of_role("ps"))
+        with_added(plan, chosen).save(run)
+        for process in chosen:
+            (run.wanted / process.name).touch(mode=0o600)
+        deadline = time.monotonic() + SCALING_TIMEOUT_S
+        for process in chosen:
+            while not process_records.is_kept(run.record(process.name)):
+                if time.monotonic() >= deadline:
+                    (run.wanted / process.name).unlink(missing_ok=True)
+                    what = f"{process.name} has not started"
+                    raise UserError(f"{what}: see the launcher's own output")
+                time.sleep(0.05)
+            where = "" if process.is_here else f" on {process.host}"
+            print(f"{process.name} starts{where}, at {process.address}")
 
 
 def with_added(plan: Plan, chosen: Sequence[Process]) -> Plan:
