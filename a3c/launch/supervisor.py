@@ -46,11 +46,6 @@ class Outcome:
     failed: str | None = None
     stopped: bool = False
 
-    @property
-    def state(self) -> str:
-        """The value of `state` in `summary.json`."""
-        return "failed" if self.failed else "stopped" if self.stopped else "done"
-
 
 class Interruption:
     """A context in which SIGINT, SIGTERM and SIGHUP are counted instead of ending this process.

@@ -21,8 +21,7 @@ from a3c.errors import EXIT_OK, UserError
 from a3c.keeper.spec import Process
 from a3c.process.environment import code_environment, is_unwanted
 from a3c.process.process_records import write_atomically
-from a3c.run import rundir
-from a3c.run.rundir import RunDir
+from a3c.run.rundir import RunDir, refusing
 
 PANES_A_WINDOW = 8
 MIN_VERSION = "3.2"  # the first with -e
@@ -51,7 +50,7 @@ def start(plan: Plan, run: RunDir, script: Path) -> int:
     close_session(server_of(run), run.label)  # a session from before a resume
     server = libtmux.Server()
     open_session(server, run.label, windows, directory=Path.cwd(), environment=code_environment())
-    with rundir.refusing(run.path):
+    with refusing(run.path):
         write_atomically(run.tmux_socket, socket_of(server))
     command = attach_command(run.label, os.environ)
     is_inside = bool(os.environ.get("TMUX"))
@@ -126,11 +125,10 @@ def attach_command(label: str, environ: Mapping[str, str], socket: str | None = 
     """The command that attaches to a run's session, or switches the client of that server to it."""
     target = ("-t", f"={session_name(label)}")
     around = environ.get("TMUX", "").rpartition(",")[0].rpartition(",")[0]
-    if around and socket not in (None, around):
-        return ["env", "-u", "TMUX", "tmux", "-S", str(socket), "attach-session", *target]
-    if around:
+    if around and socket in (None, around):
         return ["tmux", "switch-client", *target]
-    return ["tmux", *(("-S", socket) if socket else ()), "attach-session", *target]
+    elsewhere = ["env", "-u", "TMUX"] if around else []
+    return [*elsewhere, "tmux", *(["-S", socket] if socket else []), "attach-session", *target]
 
 
 def open_session(
