@@ -218,12 +218,20 @@ def add(arguments: argparse.Namespace) -> None:
         for process in chosen:
             while not process_records.is_kept(run.record(process.name)):
                 if time.monotonic() >= deadline:
-                    (run.wanted / process.name).unlink(missing_ok=True)
+                    _take_back(run, plan, chosen)
                     what = f"{process.name} has not started"
                     raise UserError(f"{what}: see the launcher's own output")
                 time.sleep(0.05)
             where = "" if process.is_here else f" on {process.host}"
             print(f"{process.name} starts{where}, at {process.address}")
+
+
+def _take_back(run: RunDir, plan: Plan, chosen: Sequence[Process]) -> None:
+    """Withdraw the requests that the launcher has not taken; those workers stay reserved."""
+    waiting = [process for process in chosen if (run.wanted / process.name).exists()]
+    for process in waiting:
+        (run.wanted / process.name).unlink(missing_ok=True)
+    with_added(plan, [process for process in chosen if process not in waiting]).save(run)
 
 
 def with_added(plan: Plan, chosen: Sequence[Process]) -> Plan:
