@@ -246,6 +246,7 @@ def with_added(plan: Plan, chosen: Sequence[Process]) -> Plan:
 def remove(arguments: argparse.Namespace) -> None:
     """Ask a worker to exit in order and wait until it has; the other workers continue."""
     run, name = rundir.find(arguments.run), arguments.process
+    rundir.refuse_copy(run)
     record = process_records.read_record(run.record(name)) if "/" not in name else None
     if record is None or record.role != "worker":
         raise UserError(f"{run.name} has no worker {name!r}: see `status`")
