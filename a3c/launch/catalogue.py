@@ -41,8 +41,7 @@ def presets(arguments: argparse.Namespace) -> None:
 
 
 def config(arguments: argparse.Namespace) -> None:
-    layers, _ = command_line.sources(arguments)
-    _print_settings(layers)
+    _print_settings(command_line.sources(arguments)[0])
 
 
 def environments(arguments: argparse.Namespace) -> None:

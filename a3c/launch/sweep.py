@@ -377,5 +377,5 @@ class _Study:
 
 
 def act(arguments: argparse.Namespace) -> int:
-    folder = arguments.output or Path(RUNS) / arguments.file.stem
+    folder = arguments.output or RUNS / arguments.file.stem
     return run(read(arguments.file), folder, (), arguments.at_once)
