@@ -12,7 +12,7 @@ import fnmatch
 import re
 import shlex
 import statistics
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 from a3c.config import command_line
 from a3c.config.command_line import Layer
@@ -121,7 +121,7 @@ complete -o bashdefault -o default -F _a3c_complete python python3 launch_cluste
 """
 
 
-def complete(line: str, parsers: dict[str, argparse.ArgumentParser]) -> list[str]:
+def complete(line: str, parsers: Mapping[str, argparse.ArgumentParser]) -> list[str]:
     """The completions of a line up to the cursor, in bash's format; a parser for each verb."""
     try:
         words = shlex.split(line)
@@ -137,7 +137,7 @@ def complete(line: str, parsers: dict[str, argparse.ArgumentParser]) -> list[str
 
 
 def candidates(
-    words: Sequence[str], current: str, parsers: dict[str, argparse.ArgumentParser]
+    words: Sequence[str], current: str, parsers: Mapping[str, argparse.ArgumentParser]
 ) -> Iterable[str]:
     """The words that may come after `words`, where `current` is typed already."""
     if not words and not current.startswith("-"):
