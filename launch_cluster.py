@@ -20,10 +20,9 @@ from typing import Any
 
 from a3c.cluster import plan
 from a3c.cluster.hostfile import Placement
-from a3c.cluster.plan import Plan
 from a3c.config import Config, EnvConfig, command_line
 from a3c.errors import EXIT_OK, A3CError, UserError
-from a3c.launch import hosts, preflight, run_summary, sweep, verbs
+from a3c.launch import catalogue, hosts, keep, preflight, run_summary, sweep, verbs
 from a3c.launch.supervisor import ChildKeepers, Interruption
 from a3c.play import locate
 from a3c.process import console
@@ -59,10 +58,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add("--resume", action="store_true", help="go on with --run-dir, or with the newest run")
     keeps_best = "a process that plays every checkpoint and keeps the best"
     add("--evaluator", action=switch, help=keeps_best)
-    board = "TensorBoard on a free port of 127.0.0.1"
-    add("--tensorboard", action=switch, help=board)
-    over_ssh = "train on the hosts of this TOML file, over ssh"
-    add("--hosts", type=path, metavar="FILE", help=over_ssh)
+    add("--tensorboard", action=switch, help="TensorBoard on a free port of 127.0.0.1")
+    add("--hosts", type=path, metavar="FILE", help="train on the hosts of this TOML file, over ssh")
     add("--seeds", metavar="N-M", help="train a run for each seed, such as 0-9, and compare")
     add("--at-once", type=int, metavar="N", help="with --seeds: runs at a time (1)")
     add("--dry-run", action="store_true", help="show what would be started")
@@ -80,7 +77,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         if arguments and arguments[0] in verbs.VERBS:
             code = verbs.run(PROG, arguments)
         elif arguments[:1] == ["keep"]:
-            code = keep_here(arguments[1:])
+            code = keep.keep(arguments[1:], f"{PROG} keep", _check_environment)
         elif arguments and not arguments[0].startswith("-") and arguments[0] != "start":
             raise UserError(_unknown_verb(arguments[0]))
         else:
@@ -120,25 +117,18 @@ def _unknown_verb(word: str) -> str:
 
 def complete(line: str, point: str) -> int:
     """Print the completions of a line up to the cursor; the shell calls this, see `completion`."""
-    from a3c.launch import completion
-
-    starting = command_line.make_parser(PROG, DESCRIPTION, add_arguments, everything=True)
     shown = [name for name, verb in verbs.VERBS.items() if verb.help]
     parsers = {name: verbs.make_parser(PROG, name) for name in shown}
-    for word in completion.answer(line[: int(point or 0)], {**parsers, "start": starting}):
+    parsers["start"] = command_line.make_parser(PROG, DESCRIPTION, add_arguments, everything=True)
+    for word in catalogue.complete(line[: int(point or 0)], parsers):
         print(word)
     return EXIT_OK
 
 
-def keep_here(arguments: list[str]) -> int:
-    from a3c.launch import keep
+def _check_environment(settings: EnvConfig) -> None:
+    import envs  # imports Gymnasium: too slow for the verbs, and only the chief's host needs it
 
-    def check(settings: EnvConfig) -> object:
-        import envs  # imports Gymnasium, which only the chief's host needs
-
-        return envs.check(settings)
-
-    return keep.keep(arguments, f"{PROG} keep", check)
+    envs.check(settings)
 
 
 def start(arguments: list[str]) -> int:
@@ -150,12 +140,11 @@ def start(arguments: list[str]) -> int:
     if chosen.seeds:
         return _train_seeds(arguments, chosen, path)
     if chosen.mode == "compose":
-        return _compose(config, path.resolve().name, chosen)
+        return keep.compose(config, path.resolve().name, chosen, _check_environment)
     config = locate.with_source(config, RunDir(path))
-    unused = _check(config, path, chosen)
     config, placement = hosts.place(config, chosen)
     run = rundir.labelled(path, resume=chosen.resume)
-    planned = _plan(config, run, chosen, placement, unused)
+    planned = _plan(config, path, run, chosen, placement)
     if chosen.dry_run:
         print(planned.show(as_json=chosen.json))
         return EXIT_OK
@@ -191,6 +180,7 @@ def _parse(arguments: list[str]) -> tuple[Config, argparse.Namespace, list[str]]
     """
     parser = command_line.Parser(prog=PROG, add_help=False)
     add_arguments(parser)
+    parser.add_argument("--max-env-steps", default="")
     known, _ = parser.parse_known_args(arguments)
     resumed = base = None
     if known.resume:
@@ -199,7 +189,12 @@ def _parse(arguments: list[str]) -> tuple[Config, argparse.Namespace, list[str]]
             raise UserError(f"--resume {after[0]}: give --resume --run-dir {after[0]}")
         resumed = rundir.find(str(known.run_dir) if known.run_dir else None)
         base = command_line.read_file(resumed.config, str(resumed.config))
-        arguments = _with_total_steps(arguments, resumed)
+        before_plus, plus, more = known.max_env_steps.rpartition("+")
+        if plus and not before_plus:  # N more than the newest checkpoint has
+            newest = checkpoint.newest_valid(resumed.checkpoints)
+            with contextlib.suppress(ValueError, OverflowError):  # the parser refuses these
+                total = int(float(more)) + (newest[1].step if newest else 0)
+                arguments = [*arguments, f"--max-env-steps={total}"]
     config, chosen = command_line.parse_config(
         arguments, PROG, DESCRIPTION, add_arguments, base=base, **LAYOUT
     )
@@ -213,33 +208,13 @@ def _parse(arguments: list[str]) -> tuple[Config, argparse.Namespace, list[str]]
     if resumed is None or base is None:
         return config, chosen, []
     chosen.run_dir, chosen.preset = resumed.path, rundir.recorded(resumed, "preset")
-    if hasattr(chosen, "config.start_from") and checkpoint.by_step(resumed.checkpoints):
-        why = "the run goes on from its own checkpoint"
-        raise UserError(f"--start-from with --resume: {why}: leave it out, or start a new run")
     with contextlib.suppress(UserError):  # what ran beside it before does so again
-        before = Plan.load(resumed)
+        before = plan.Plan.load(resumed)
         if chosen.tensorboard is None:
             chosen.tensorboard = bool(before.of_role("tensorboard"))
         if chosen.evaluator is None and not (base.get("patience") or base.get("render")):
             chosen.evaluator = bool(before.of_role("evaluator"))
     return config, chosen, command_line.changes(command_line.merge([base]), config)
-
-
-def _with_total_steps(arguments: list[str], run: RunDir) -> list[str]:
-    """The arguments with `--max-env-steps +N` as a total: N after the newest checkpoint."""
-    total = list(arguments)
-    for index, word in enumerate(arguments):
-        flag, sign, more = word.rpartition("+")
-        is_after = not flag and arguments[max(index - 1, 0)] == "--max-env-steps"
-        if sign and (is_after or flag == "--max-env-steps="):
-            newest = checkpoint.newest_valid(run.checkpoints)
-            with contextlib.suppress(ValueError, OverflowError):  # the parser refuses these
-                total[index] = f"{flag}{int(float(more)) + (newest[1].step if newest else 0)}"
-    return total
-
-
-def _with_run(config: Config, **changes: Any) -> Config:
-    return dataclasses.replace(config, run=dataclasses.replace(config.run, **changes))
 
 
 def _train_seeds(arguments: list[str], chosen: argparse.Namespace, path: Path) -> int:
@@ -263,58 +238,32 @@ def _train_seeds(arguments: list[str], chosen: argparse.Namespace, path: Path) -
     return sweep.run(vary, path, others, at_once, again, "--run-dir")
 
 
-def _compose(config: Config, run_name: str, chosen: argparse.Namespace) -> int:
+def _plan(
+    config: Config, path: Path, run: RunDir, chosen: argparse.Namespace, placement: Placement | None
+) -> plan.Plan:
+    """The processes of the run, planned before anything is written.
+
+    Settings that can't work are refused; unused flags and possible problems are only warnings.
+    """
     import envs
-    from a3c.launch import keep
-
-    for flag, given, why in (
-        ("--hosts", chosen.hosts, "is for one host"),
-        ("--resume", chosen.resume, "resumes its run whenever it is started again"),
-        ("--dry-run", chosen.dry_run, "is only printed"),
-    ):
-        if given:
-            raise UserError(f"--mode compose: a compose file {why}: take {flag} out")
-    if not keep.COMPOSE_FILE.exists():
-        raise UserError("--mode compose builds an image of a clone: run it in one")
-    envs.check(config.env)
-    print(keep.compose_file(config, run_name, chosen), end="")
-    log.info("start it with: docker compose -f FILE up --detach")
-    return EXIT_OK
-
-
-def _check(config: Config, path: Path, chosen: argparse.Namespace) -> list[str]:
-    """Refuse settings that can't work, before anything is written; a line per unused flag."""
-    import envs  # imports Gymnasium: too slow for the verbs, which don't need it
     from a3c.env import atari
 
     observations, actions = envs.check(config.env)
     for own in config.run.callback:
         callbacks.find(**own)
-    preflight.check_left_over(RunDir(path.absolute()))
+    preflight.check_left_over(run)
     rundir.check_free(path, resume=chosen.resume)
+    tried = config
     if chosen.resume:
+        if hasattr(chosen, "config.start_from") and checkpoint.by_step(run.checkpoints):
+            why = "the run goes on from its own checkpoint"
+            raise UserError(f"--start-from with --resume: {why}: leave it out, or start a new run")
         rundir.check_resumable(path, config)
-        config = _with_run(config, start_from=None)  # what it took may be gone
-    preflight.check_network(config, observations)
-    return command_line.unused_flags(
-        chosen,
-        config,
-        is_atari=atari.find(config.env.env_id) is not None,
-        has_box_actions=type(actions).__name__ == "Box",
-    )
-
-
-def _plan(
-    config: Config,
-    run: RunDir,
-    chosen: argparse.Namespace,
-    placement: Placement | None,
-    unused: Sequence[str],
-) -> Plan:
-    """The processes of the run, after a warning for each unused flag and each possible problem."""
-    isolated, danger = preflight.decide_isolation(
-        config.cluster.isolation, across_hosts=placement is not None
-    )
+        # Its source may be gone.
+        tried = dataclasses.replace(config, run=dataclasses.replace(config.run, start_from=None))
+    preflight.check_network(tried, observations)
+    danger = preflight.isolation_warning(config.cluster.isolation, across_hosts=bool(placement))
+    isolated = danger is None
     here = placement.cluster if placement else plan.choose_addresses(config, isolated=isolated)
     planned = plan.make(
         config,
@@ -325,18 +274,24 @@ def _plan(
         board=(plan.LOOPBACK, plan.choose_board_port(here)) if chosen.tensorboard else None,
         placement=placement,
     )
-    warnings = preflight.warnings(planned, config, preflight.measure_machine(run.path))
+    warnings = command_line.unused_flags(
+        chosen,
+        config,
+        is_atari=atari.find(config.env.env_id) is not None,
+        has_box_actions=type(actions).__name__ == "Box",
+    )
+    warnings += preflight.warnings(planned, config, preflight.measure_machine(run.path))
     if chosen.preset and command_line.is_for_another_task(chosen.preset, config.env.env_id):
         warnings.append(
             f"preset {chosen.preset} is for another task than {config.env.env_id}: without "
             "--preset the one that fits is taken"
         )
-    for line in (*unused, *warnings, *([danger] if danger else [])):
+    for line in (*warnings, *([danger] if danger else [])):
         log.warning("warning: %s", line)
     return planned
 
 
-def _wants_tmux(chosen: argparse.Namespace, planned: Plan, run: RunDir) -> bool:
+def _wants_tmux(chosen: argparse.Namespace, planned: plan.Plan, run: RunDir) -> bool:
     """Whether the run goes into tmux; UserError if the user asks for tmux and it can't."""
     if chosen.mode == "child" or (chosen.mode == "auto" and not sys.stdout.isatty()):
         return False

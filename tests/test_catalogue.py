@@ -67,7 +67,7 @@ def test_help_shows_defaults_and_the_values_of_the_chosen_preset(capsys: Out) ->
 
 def test_a_bare_start_says_its_game_and_hints_cartpole(monkeypatch: Patch, caplog: Log) -> None:
     stop = mock.Mock(side_effect=UserError("it goes no further here"))
-    monkeypatch.setattr(launch_cluster, "_check", stop)
+    monkeypatch.setattr(launch_cluster, "_plan", stop)
     caplog.set_level("INFO")
     assert launch_cluster.main([]) == 2
     (line,) = caplog.messages

@@ -13,10 +13,11 @@ from unittest import mock
 import pytest
 
 import launch_cluster
+from a3c.cluster import plan
 from a3c.cluster.plan import Plan
 from a3c.errors import EXIT_OK
 from a3c.hosts import near_end
-from a3c.launch import run_summary
+from a3c.launch import run_summary, verbs
 from a3c.launch.run_summary import closing, summarise
 from a3c.launch.supervisor import Interruption, Outcome
 from a3c.process.console import format_mean
@@ -88,10 +89,10 @@ def test_a_signal_after_training_spares_the_summary(tmp_path: Path, monkeypatch:
     )
     run: Any = SimpleNamespace(run=lambda: Outcome(EXIT_OK))
     monkeypatch.setattr(run_summary, "Supervisor", lambda *_, **__: run)
-    plan = Plan(str(made.run.path), ())
+    planned = Plan(str(made.run.path), ())
     keepers: Any = None
     with Interruption() as interruption:
-        code = run_summary.supervise(plan, keepers, made.run, made.config, interruption)
+        code = run_summary.supervise(planned, keepers, made.run, made.config, interruption)
     assert code == 128 + signal.SIGTERM
     assert json.loads(made.run.summary.read_text())["state"] == "done"
 
@@ -264,6 +265,21 @@ def test_remote_processes_are_named_by_their_host(tmp_path: Path, words: Any, ca
     with rundir.hold(made.run.path):
         assert launch_cluster.main(["add", "--run", str(made.run.path)]) == 2
     assert "worker-1 runs on node7, started by `keep`" in capsys.readouterr().err
+
+
+def test_workers_that_no_launcher_starts_stay_reserved(
+    tmp_path: Path, capsys: Out, monkeypatch: Patch
+) -> None:
+    """As when the launcher is suspended: later it starts none of them, and `add` works again."""
+    made = cartpole(tmp_path, workers=1, max_workers=4)
+    plan.make(made.config, made.run, plan.choose_addresses(made.config)).save(made.run)
+    before = Plan.load(made.run)
+    monkeypatch.setattr(verbs, "SCALING_TIMEOUT_S", 0.0)
+    with rundir.hold(made.run.path):
+        assert launch_cluster.main(["add", "2", "--run", str(made.run.path)]) == 2
+    assert "worker-1 has not started" in capsys.readouterr().err
+    assert Plan.load(made.run) == before
+    assert not list(made.run.wanted.glob("worker-*"))
 
 
 def test_the_remedies_in_a_live_run_name_what_works(tmp_path: Path, capsys: Out) -> None:

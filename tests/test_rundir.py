@@ -205,7 +205,9 @@ def test_a_copy_ends_nothing_and_gets_a_label_when_resumed(tmp_path: Path, capsy
     shutil.copytree(first.path, copy)
     assert launch_cluster.main(["stop", str(copy)]) == 2
     assert f"is a copy of {first.path}" in capsys.readouterr().err
-    assert launch_cluster.main(["restart", "worker-0", "--run", str(copy)]) == 2
+    for verb in ("restart", "remove"):
+        assert launch_cluster.main([verb, "worker-0", "--run", str(copy)]) == 2
+        assert f"is a copy of {first.path}" in capsys.readouterr().err
     assert launch_cluster.main(["stop", str(first.path)]) == 0
     again = rundir.create(copy, Config(), None, resume=True)
     assert again.label != first.label
@@ -254,15 +256,15 @@ def test_asking_whether_a_run_is_held_takes_no_lock(tmp_path: Path, monkeypatch:
 
 
 def test_a_name_taken_in_the_same_second_is_not_used(here: Path, monkeypatch: Patch) -> None:
-    labelled = rundir.labelled
+    reserve = rundir.reserve
     taken: list[RunDir] = []
 
-    def take(path: Path, *, resume: bool) -> RunDir:
+    def take(path: Path) -> bool:
         if not taken:
             taken.append(rundir.create(path, Config(), None, resume=False, label="other"))
-        return labelled(path, resume=resume)
+        return reserve(path)
 
-    monkeypatch.setattr(rundir, "labelled", take)
+    monkeypatch.setattr(rundir, "reserve", take)
     monkeypatch.setattr(launch_cluster, "ChildKeepers", lambda *_, **__: None)
     monkeypatch.setattr(run_summary, "supervise", lambda *_: 0)
     arguments = ["--mode", "child", "--env-id", "CartPole-v1", "--workers", "1"]

@@ -23,8 +23,7 @@ from a3c.hosts import near_end, probe
 from a3c.hosts.near_end import Connection
 from a3c.keeper.spec import Process
 from a3c.launch.preflight import shortages
-from a3c.process import console
-from a3c.process.console import command
+from a3c.process.console import command, table
 from a3c.process.process_records import write_atomically
 from a3c.run.rundir import RunDir
 
@@ -38,7 +37,6 @@ _COLUMNS = (
     *("code", "cores", "memory", "ports", "reaches"),
 )
 _PLACES = 4
-_OLDEST_PYTHON = (3, 11)
 # Reads the probe's source from stdin; the rest of stdin stays for the probe itself.
 _LOAD = "import sys;exec(compile(sys.stdin.buffer.read(int(sys.argv[1])),'probe','exec'))"
 
@@ -177,7 +175,7 @@ def check(plan: Plan, config: Config, at_work: Sequence[Process] = ()) -> None:
     """Probe all hosts at once and show their answers; UserError if anything prevents the run."""
     answers = ask(plan, at_work)
     ours = answers[0].facts.get("code")
-    for line in console.table([_COLUMNS, *(_row(answer, ours) for answer in answers)]):
+    for line in table([_COLUMNS, *(_row(answer, ours) for answer in answers)]):
         log.info("%s", line)
     for line in warnings(answers, config):
         log.warning("warning: %s", line)
@@ -224,7 +222,7 @@ def faults(answer: Answer, here: Answer) -> Iterator[str]:
         yield f"{name}: {answer.trouble}"
     if not facts:
         return
-    if tuple(int(n) for n in facts["python"].split(".")[:2]) < _OLDEST_PYTHON:
+    if tuple(int(n) for n in facts["python"].split(".")[:2]) < (3, 11):
         yield f"{name}: its Python is {facts['python']}: give one of 3.11 or newer as python"
     for library in probe.LIBRARIES:
         mine, version = here.facts.get("versions", {}).get(library), facts["versions"].get(library)

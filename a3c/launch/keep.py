@@ -34,7 +34,6 @@ from a3c.launch import run_summary
 from a3c.launch.supervisor import POLL_S, ChildKeepers, Interruption, Outcome, Supervisor
 from a3c.play import locate
 from a3c.process import console, process_records
-from a3c.process.process_records import now_text
 from a3c.run import rundir
 from a3c.run.rundir import REPOSITORY, RunDir
 
@@ -170,7 +169,7 @@ class PartSupervisor(Supervisor):
     """Supervises the processes of this host until all of them have exited."""
 
     def __init__(self, mine: Sequence[Process], run: RunDir, interruption: Interruption) -> None:
-        self._since = now_text()
+        self._since = process_records.now_text()
         keepers = ChildKeepers(run, mine, echo=True)
         super().__init__(Plan(str(run.path), tuple(mine)), keepers, run, interruption)
         self._late_s = AFTER_CHIEF_S if mine[0].role in ("ps", "worker") else math.inf
@@ -204,8 +203,23 @@ class PartSupervisor(Supervisor):
         return [list(self._kept)]
 
 
-def compose_file(config: Config, run_name: str, chosen: argparse.Namespace) -> str:
-    """The compose file of a run; each process is a service and a host with the process's name."""
+def compose(
+    config: Config,
+    run_name: str,
+    chosen: argparse.Namespace,
+    check: Callable[[EnvConfig], object],
+) -> int:
+    """Print a compose file; each process is a service and a host with the process's name."""
+    for flag, given, why in (
+        ("--hosts", chosen.hosts, "is for one host"),
+        ("--resume", chosen.resume, "resumes its run whenever it is started again"),
+        ("--dry-run", chosen.dry_run, "is only printed"),
+    ):
+        if given:
+            raise UserError(f"--mode compose: a compose file {why}: take {flag} out")
+    if not COMPOSE_FILE.exists():
+        raise UserError("--mode compose builds an image of a clone: run it in one")
+    check(config.env)
     config = config.with_cluster(trusted_network=True, isolation="auto")  # Compose isolates
     port = config.cluster.base_port or BASE_PORT
     ps, workers = f"ps-{{}}:{port}", f"worker-{{}}:{port}"
@@ -226,7 +240,9 @@ def compose_file(config: Config, run_name: str, chosen: argparse.Namespace) -> s
         (r"(?<=\nservices:\n).*?(?=\n\nnetworks:)", services),
     ):
         text = re.sub(pattern, mine.replace("\\", r"\\"), text, count=1, flags=re.DOTALL)
-    return text
+    sys.stdout.write(text)
+    log.info("start it with: docker compose -f FILE up --detach")
+    return EXIT_OK
 
 
 def _yaml(value: object) -> str:

@@ -11,14 +11,13 @@ from typing import NamedTuple
 
 from a3c.cluster.plan import Plan
 from a3c.config import Config, command_line, user_code
-from a3c.config.user_code import networks
 from a3c.errors import EXIT_OK, EXIT_USAGE, UserError
 from a3c.keeper.spec import Process
 from a3c.play.window import missing_display
 from a3c.process import process_records
 from a3c.process.console import command, count
 from a3c.process.environment import code_environment, process_environment
-from a3c.run.rundir import REPOSITORY, Room, RunDir, copied_from, refusing, room
+from a3c.run.rundir import REPOSITORY, Room, RunDir, copied_from, room
 
 log = logging.getLogger(__name__)
 
@@ -28,7 +27,6 @@ PROCESS_MB = {"ps": 450.0, "worker": 550.0, "evaluator": 400.0, "tensorboard": 1
 LOW_DISK_MB = 1000.0
 CHECKPOINT_MB = 1.0  # more than small networks need; a checkpoint of `nature` takes 20 MB
 NETWORK_TIMEOUT_S = 300.0
-_NAMESPACE_TIMEOUT_S = 20.0
 
 
 class Facts(NamedTuple):
@@ -88,40 +86,35 @@ def shortages(
 
 def check_left_over(run: RunDir) -> None:
     """Raise UserError if old keepers or processes of the run still run here; end none of them."""
-    with refusing(run.path):
-        records = process_records.read_records(run.path)
     stop = f"{command('launch_cluster.py')} stop {shlex.quote(str(copied_from(run) or run.path))}"
-    for record in records:
+    for record in process_records.read_records(run.path):
+        is_kept = process_records.keeper_lives(record)
+        who, remedy = f", pid {record.pid}, whose keeper is gone", f"kill {record.pid}"
         if record.host != process_records.this_host():
             continue
-        who, remedy = f" with its keeper, pid {record.keeper.pid}", stop
-        if not process_records.keeper_lives(record):
-            if not process_records.is_alive(record):
-                continue
-            who, remedy = f", pid {record.pid}, whose keeper is gone", f"kill {record.pid}"
+        if is_kept:
+            who, remedy = f" with its keeper, pid {record.keeper.pid}", stop
+        elif not process_records.is_alive(record):
+            continue
         raise UserError(f"{run.name} is still at work: {record.name}{who}: end it with `{remedy}`")
 
 
-def decide_isolation(wanted: str, *, across_hosts: bool) -> tuple[bool, str | None]:
-    """Whether the cluster gets a private network by `--isolation`; if not, a warning."""
+def isolation_warning(wanted: str, *, across_hosts: bool) -> str | None:
+    """A warning unless `--isolation` gives the cluster a private network."""
     danger = "whoever reaches the ports of this run can run code"
     if across_hosts:
-        return False, f"guard the network between the hosts: {danger} on them"
+        return f"guard the network between the hosts: {danger} on them"
     if wanted == "off":
-        return False, f"not isolated, as --isolation off asks for: {danger} here"
+        return f"not isolated, as --isolation off asks for: {danger} here"
     # In a child process: this one may have threads, and Linux refuses it a user namespace then.
+    command, environment = [sys.executable, "-m", "a3c.keeper.namespaces"], code_environment()
     try:
-        subprocess.run(
-            [sys.executable, "-m", "a3c.keeper.namespaces"],
-            capture_output=True,
-            text=True,
-            timeout=_NAMESPACE_TIMEOUT_S,
-            env=code_environment(),
-            check=True,
+        done = subprocess.run(
+            command, env=environment, capture_output=True, text=True, timeout=20.0, check=False
         )
-        return True, None
-    except subprocess.CalledProcessError as error:
-        said = error.stdout.strip() or error.stderr.strip() or "no reason given"
+        if done.returncode == EXIT_OK:
+            return None
+        said = done.stdout.strip() or done.stderr.strip() or "no reason given"
         reason = said.splitlines()[-1]
     except (OSError, subprocess.SubprocessError) as error:
         reason = str(error)
@@ -129,7 +122,7 @@ def decide_isolation(wanted: str, *, across_hosts: bool) -> tuple[bool, str | No
         what = f"--isolation on: this machine gives us no network of our own ({reason})"
         trust = "give --isolation off where every user and host is trusted"
         raise UserError(f"{what}: allow user namespaces, or {trust}")
-    return False, f"not isolated, as this machine forbids it ({reason}): {danger} here"
+    return f"not isolated, as this machine forbids it ({reason}): {danger} here"
 
 
 def check_network(config: Config, space: object) -> None:
@@ -141,7 +134,7 @@ def check_network(config: Config, space: object) -> None:
 
         from a3c.net.observations import check_side
 
-        known = networks().get(place)
+        known = user_code.networks().get(place)
         if known and isinstance(space, Box):
             check_side(place, known.min_side, space)
         if config.run.start_from is None:

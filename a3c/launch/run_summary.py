@@ -1,7 +1,6 @@
 """Supervise and show a run; at its end evaluate the agent, plot the curve, write the summary."""
 
 import contextlib
-import dataclasses
 import errno
 import json
 import logging
@@ -154,28 +153,27 @@ def conclude(run: RunDir, config: Config, outcome: Outcome, interruption: Interr
     # If the newest checkpoint is damaged, an older one doesn't show how the run ended.
     last_step = max(checkpoint.by_step(run.checkpoints), default=0)
     manifest = newest[1] if newest and newest[1].step >= last_step else None
-    asked = outcome.stopped
-    if not outcome.failed:  # a signal, or `stop`, may come before the goal or just after it
-        over = manifest is not None and is_over(manifest, config.run)
-        outcome = dataclasses.replace(outcome, stopped=not over)
-    else:
+    # A signal, or `stop`, may come before the goal or just after it.
+    state = "done" if manifest and is_over(manifest, config.run) else "stopped"
+    if outcome.failed:
+        state = "failed"
         record = process_records.read_record(run.record(outcome.failed))
         for line in (record.first_error or record.output_tail) if record else ():
             log.error("%s | %s", outcome.failed, line)
         log.error("%s failed with %d", outcome.failed, outcome.exit_code)
-    done = outcome.state == "done"
-    evaluation = manifest.evaluation if manifest and done else None
+    evaluation = manifest.evaluation if manifest and state == "done" else None
     games = config.run.evaluation_episodes
-    if done and evaluation is None and not asked and games:
+    plays_on = state == "done" and not outcome.stopped
+    if plays_on and evaluation is None and games:
         log.info("playing %s with the trained agent", count(games, "game"))
         flags = ("--json", "--episodes", str(games))
         said = _run_script(interruption, "evaluate.py", str(run.path), *flags)
         # The environment may print too.
         scores = [line for line in said.splitlines() if line.startswith('{"checkpoint"')]
         evaluation = json.loads(scores[-1]) if scores else None
-    summary = summarise(run, outcome.state, newest, evaluation, config.run.stop_at_return)
+    summary = summarise(run, state, newest, evaluation, config.run.stop_at_return)
     pictures = ""
-    if done and not asked and summary["episodes"]:
+    if plays_on and summary["episodes"]:
         pictures = _run_script(interruption, "plot.py", str(run.path), "--what", "return")
     log.info("%s", closing(run, summary, pictures.splitlines()))
     return 128 + interruption.signal if interruption.signal else outcome.exit_code

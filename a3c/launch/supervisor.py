@@ -16,8 +16,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from typing import Self
 
-from a3c.cluster import plan as planning
-from a3c.cluster.plan import Plan
+from a3c.cluster.plan import Plan, keeper_command
 from a3c.cluster.topology import CHIEF
 from a3c.errors import EXIT_FATAL, EXIT_OK, UserError
 from a3c.keeper.restarts import Limits, RestartPolicy
@@ -46,11 +45,6 @@ class Outcome:
     exit_code: int
     failed: str | None = None
     stopped: bool = False
-
-    @property
-    def state(self) -> str:
-        """The value of `state` in `summary.json`."""
-        return "failed" if self.failed else "stopped" if self.stopped else "done"
 
 
 class Interruption:
@@ -105,7 +99,7 @@ class ChildKeepers:
 
     def start_again(self, process: Process, restarts: int) -> None:
         """Start a keeper; `restarts` counts the previous restarts of its process."""
-        command = planning.keeper_command(
+        command = keeper_command(
             process, self._run, parent=os.getpid(), restarts=restarts, echo=self._echo
         )
         self._children.pop(process.name, None)

@@ -63,7 +63,14 @@ class Sweep:
         """The varied settings of all trials: each combination of the lists with each draw."""
         rng = random.Random(self.draw_seed)  # noqa: S311
         for _ in range(self.trials if self.ranges else 1):
-            draw = {name: _draw(rng, name, limits) for name, limits in self.ranges.items()}
+            draw: Values = {}
+            for name, limits in self.ranges.items():
+                low, high = limits["low"], limits["high"]
+                if limits["log"]:
+                    value = math.exp(rng.uniform(math.log(low), math.log(high)))
+                else:
+                    value = rng.uniform(low, high)
+                draw[name] = round(value) if OPTIONS[name].kind is int else float(f"{value:.4g}")
             for values in itertools.product(*self.lists.values()):
                 yield {**draw, **dict(zip(self.lists, values, strict=True))}
 
@@ -135,15 +142,6 @@ def _range(name: str, value: Any, source: str) -> Values:
     if option.is_list or option.kind not in (int, float) or not low < high or (is_log and low <= 0):
         raise UserError(f"{refused} numbers, low below high, and above 0 with log")
     return {"low": low, "high": high, "log": is_log}
-
-
-def _draw(rng: random.Random, name: str, limits: Values) -> Any:
-    low, high = limits["low"], limits["high"]
-    if limits["log"]:
-        value = math.exp(rng.uniform(math.log(low), math.log(high)))
-    else:
-        value = rng.uniform(low, high)
-    return round(value) if OPTIONS[name].kind is int else float(f"{value:.4g}")
 
 
 def seeds(text: str) -> list[int]:
@@ -379,5 +377,5 @@ class _Study:
 
 
 def act(arguments: argparse.Namespace) -> int:
-    folder = arguments.output or Path(RUNS) / arguments.file.stem
+    folder = arguments.output or RUNS / arguments.file.stem
     return run(read(arguments.file), folder, (), arguments.at_once)

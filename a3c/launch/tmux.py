@@ -16,18 +16,15 @@ from typing import NamedTuple
 
 import libtmux
 
-from a3c.cluster import plan as planning
-from a3c.cluster.plan import Plan
+from a3c.cluster.plan import Plan, keeper_command
 from a3c.errors import EXIT_OK, UserError
 from a3c.keeper.spec import Process
 from a3c.process.environment import code_environment, is_unwanted
 from a3c.process.process_records import write_atomically
-from a3c.run import rundir
-from a3c.run.rundir import RunDir
+from a3c.run.rundir import RunDir, refusing
 
 PANES_A_WINDOW = 8
 MIN_VERSION = "3.2"  # the first with -e
-SIZE = ("-x", "220", "-y", "60")  # size of a session with no client yet
 LONGEST_COMMAND = 15_000  # bytes: tmux takes 16,384 in one message, with our options
 
 # Variables that tmux sets for each pane, or that belong to the launcher's terminal and shell.
@@ -53,7 +50,7 @@ def start(plan: Plan, run: RunDir, script: Path) -> int:
     close_session(server_of(run), run.label)  # a session from before a resume
     server = libtmux.Server()
     open_session(server, run.label, windows, directory=Path.cwd(), environment=code_environment())
-    with rundir.refusing(run.path):
+    with refusing(run.path):
         write_atomically(run.tmux_socket, socket_of(server))
     command = attach_command(run.label, os.environ)
     is_inside = bool(os.environ.get("TMUX"))
@@ -66,8 +63,7 @@ def start(plan: Plan, run: RunDir, script: Path) -> int:
 
 def pane_of(process: Process, run: RunDir, restarts: int = 0) -> Pane:
     """The pane of a keeper, which shows its process's output; closing the pane ends both."""
-    command = planning.keeper_command(process, run, echo=True, restarts=restarts)
-    return Pane(process.name, tuple(command))
+    return Pane(process.name, tuple(keeper_command(process, run, echo=True, restarts=restarts)))
 
 
 def restart(run: RunDir, process: Process, restarts: int) -> None:
@@ -129,11 +125,10 @@ def attach_command(label: str, environ: Mapping[str, str], socket: str | None = 
     """The command that attaches to a run's session, or switches the client of that server to it."""
     target = ("-t", f"={session_name(label)}")
     around = environ.get("TMUX", "").rpartition(",")[0].rpartition(",")[0]
-    if around and socket not in (None, around):
-        return ["env", "-u", "TMUX", "tmux", "-S", str(socket), "attach-session", *target]
-    if around:
+    if around and socket in (None, around):
         return ["tmux", "switch-client", *target]
-    return ["tmux", *(("-S", socket) if socket else ()), "attach-session", *target]
+    elsewhere = ["env", "-u", "TMUX"] if around else []
+    return [*elsewhere, "tmux", *(["-S", socket] if socket else []), "attach-session", *target]
 
 
 def open_session(
@@ -149,13 +144,27 @@ def open_session(
     # A session needs a window: the first one stays until the environment is set.
     session, waiting = _output(
         server,
-        *("new-session", "-d", "-s", session_name(label), "-c", folder, *SIZE),
+        *("new-session", "-d", "-s", session_name(label), "-c", folder),
+        *("-x", "220", "-y", "60"),  # its size while it has no client
         # Two words, so that tmux needs no shell for it: that of a service account may be nologin.
         *("-P", "-F", "#{session_id} #{window_id}", "cat", "-"),
         *(";", "set-option", "-t", f"={session_name(label)}:", "destroy-unattached", "off"),
     ).split()
     try:
-        _set_environment(server, session, environment)
+        # Through stdin, because every user can read command lines. Quoted so that tmux takes it
+        # literally; a raw byte 255 would end the file.
+        special = str.maketrans({"'": r"'\''", "\n": "'\"\\n\"'", "\udcff": "'\"\\377\"'"})
+        lines = [
+            " ".join(f"'{word.translate(special)}'" for word in ("-t", session, key, value))
+            for key, value in environment.items()
+            if key not in _NOT_PASSED_ON and not is_unwanted(key)
+        ]
+        text = os.fsencode("".join(f"set-environment {line}\n" for line in lines))
+        command = ["tmux", "-S", socket_of(server), "source-file", "-"]
+        done = subprocess.run(command, input=text, capture_output=True, check=False)
+        if done.returncode or done.stderr:
+            said = done.stderr.decode(errors="replace").strip()
+            raise UserError(f"tmux refuses the environment: {said or done.returncode}")
         for name, panes in windows.items():
             _open_window(server, session, name, panes)
         _output(server, "kill-window", "-t", waiting)
@@ -163,23 +172,6 @@ def open_session(
     except BaseException:
         server.cmd("kill-session", "-t", session)
         raise
-
-
-def _set_environment(server: libtmux.Server, session: str, environment: Mapping[str, str]) -> None:
-    """Set a session's environment through stdin, because every user can read command lines."""
-    # Quoted so that tmux takes it literally; a raw byte 255 would end the file.
-    special = str.maketrans({"'": r"'\''", "\n": "'\"\\n\"'", "\udcff": "'\"\\377\"'"})
-    lines = [
-        " ".join(f"'{word.translate(special)}'" for word in ("-t", session, key, value))
-        for key, value in environment.items()
-        if key not in _NOT_PASSED_ON and not is_unwanted(key)
-    ]
-    text = os.fsencode("".join(f"set-environment {line}\n" for line in lines))
-    command = ["tmux", "-S", socket_of(server), "source-file", "-"]
-    done = subprocess.run(command, input=text, capture_output=True, check=False)
-    if done.returncode or done.stderr:
-        said = done.stderr.decode(errors="replace").strip()
-        raise UserError(f"tmux refuses the environment: {said or done.returncode}")
 
 
 def _open_window(server: libtmux.Server, session: str, name: str, panes: Sequence[Pane]) -> None:

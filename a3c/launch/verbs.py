@@ -32,9 +32,7 @@ from a3c.watch import status as reading
 from a3c.watch.snapshot import lines, printable, score
 
 STOP_TIMEOUT_S = FAR_GRACE_S + 15.0
-SUMMARY_TIMEOUT_S = 10.0  # for the cockpit to write the summary
 SCALING_TIMEOUT_S = 60.0  # for a worker to start or to leave
-FOLLOW_INTERVAL_S = 0.25
 
 
 def run(prog: str, arguments: Sequence[str]) -> int:
@@ -43,11 +41,11 @@ def run(prog: str, arguments: Sequence[str]) -> int:
 
 
 def make_parser(prog: str, verb: str) -> Parser:
-    _, about, arguments = VERBS[verb]
+    found, prog = VERBS[verb], f"{prog} {verb}"
     if verb == "config":
-        return make_config_parser(f"{prog} {verb}", about)
-    parser = Parser(prog=f"{prog} {verb}", description=about)
-    for names, settings in arguments:
+        return make_config_parser(prog, found.help)
+    parser = Parser(prog=prog, description=found.help)
+    for names, settings in found.arguments:
         parser.add_argument(*names, **settings)
     return parser
 
@@ -102,7 +100,7 @@ def logs(arguments: argparse.Namespace) -> None:
             sys.stdout.flush()
         if not arguments.follow:
             return
-        time.sleep(FOLLOW_INTERVAL_S)
+        time.sleep(0.25)
 
 
 def stop(arguments: argparse.Namespace) -> None:
@@ -132,7 +130,7 @@ def stop(arguments: argparse.Namespace) -> None:
 
         server = tmux.server_of(found)
         if tmux.find_session(server, found.label):
-            deadline = time.monotonic() + SUMMARY_TIMEOUT_S
+            deadline = time.monotonic() + 10.0  # for the cockpit to write the summary
             while not found.summary.exists() and time.monotonic() < deadline:
                 time.sleep(0.05)
             tmux.close_session(server, found.label)
@@ -158,14 +156,13 @@ def _end_launcher(run: RunDir) -> None:
 
 def _refuse_remote(verb: str, records: Sequence[ProcessRecord]) -> None:
     """Refuse to act on processes whose keepers are on another host, which can't be signalled."""
-    for record in _elsewhere(records):
-        raise UserError(f"{record.name} runs on {record.host}: give `{verb}` there")
-
-
-def _elsewhere(records: Sequence[ProcessRecord]) -> list[ProcessRecord]:
-    """The processes whose keepers are at work on another host."""
-    here = process_records.this_host()
-    return [r for r in records if r.state not in ENDED_STATES and r.host != here]
+    for record in records:
+        if record.state not in ENDED_STATES and record.host != process_records.this_host():
+            where = f"{record.name} runs on {record.host}"
+            if verb == "add":
+                remedy = "start the next worker so too, where it is to run"
+                raise UserError(f"add: {where}, started by `keep`: {remedy}")
+            raise UserError(f"{where}: give `{verb}` there")
 
 
 def restart(arguments: argparse.Namespace) -> None:
@@ -200,38 +197,41 @@ def add(arguments: argparse.Namespace) -> None:
     with (run.wanted / rundir.LOCK).open("wb") as file:
         while not rundir.lock(file.fileno()):  # another `add` is at work: these are other workers
             time.sleep(0.05)
-        _add(run, wanted)
+        records = process_records.read_records(run.path)
+        _refuse_remote("add", records)
+        plan = Plan.load(run)
+        workers = sorted([*plan.of_role("worker"), *plan.reserved], key=lambda worker: worker.task)
+        left = [record.name for record in records if record.state in ENDED_STATES]
+        free = [p for p in workers[1:] if p in plan.reserved or p.name in left]  # never the chief
+        if wanted > len(free):
+            what = f"add {wanted}: {run.name} has {len(workers)} addresses of workers"
+            remedy = "give fewer, or start with a higher --max-workers"
+            raise UserError(f"{what}, of which {len(free)} are free: {remedy}")
+        chosen = free[:wanted]
+        if any(not process.is_here for process in chosen):
+            added = dataclasses.replace(plan, processes=tuple(chosen))
+            hosts.check(added, rundir.read_config(run), at_work=plan.of_role("ps"))
+        with_added(plan, chosen).save(run)
+        for process in chosen:
+            (run.wanted / process.name).touch(mode=0o600)
+        deadline = time.monotonic() + SCALING_TIMEOUT_S
+        for process in chosen:
+            while not process_records.is_kept(run.record(process.name)):
+                if time.monotonic() >= deadline:
+                    _take_back(run, plan, chosen)
+                    what = f"{process.name} has not started"
+                    raise UserError(f"{what}: see the launcher's own output")
+                time.sleep(0.05)
+            where = "" if process.is_here else f" on {process.host}"
+            print(f"{process.name} starts{where}, at {process.address}")
 
 
-def _add(run: RunDir, wanted: int) -> None:
-    records = process_records.read_records(run.path)
-    for record in _elsewhere(records):
-        where = f"{record.name} runs on {record.host}, started by `keep`"
-        raise UserError(f"add: {where}: start the next worker so too, where it is to run")
-    plan = Plan.load(run)
-    workers = sorted((*plan.of_role("worker"), *plan.reserved), key=lambda process: process.task)
-    left = [record.name for record in records if record.state in ENDED_STATES]
-    free = [p for p in workers[1:] if p in plan.reserved or p.name in left]  # never the chief
-    if wanted > len(free):
-        what = f"add {wanted}: {run.name} has {len(workers)} addresses of workers"
-        remedy = "give fewer, or start with a higher --max-workers"
-        raise UserError(f"{what}, of which {len(free)} are free: {remedy}")
-    chosen = free[:wanted]
-    if any(not process.is_here for process in chosen):
-        added = dataclasses.replace(plan, processes=tuple(chosen))
-        hosts.check(added, rundir.read_config(run), at_work=plan.of_role("ps"))
-    with_added(plan, chosen).save(run)
-    for process in chosen:
-        (run.wanted / process.name).touch(mode=0o600)
-    deadline = time.monotonic() + SCALING_TIMEOUT_S
-    for process in chosen:
-        while not process_records.is_kept(run.record(process.name)):
-            if time.monotonic() >= deadline:
-                (run.wanted / process.name).unlink(missing_ok=True)
-                raise UserError(f"{process.name} has not started: see the launcher's own output")
-            time.sleep(0.05)
-        where = "" if process.is_here else f" on {process.host}"
-        print(f"{process.name} starts{where}, at {process.address}")
+def _take_back(run: RunDir, plan: Plan, chosen: Sequence[Process]) -> None:
+    """Withdraw the requests that the launcher has not taken; those workers stay reserved."""
+    waiting = [process for process in chosen if (run.wanted / process.name).exists()]
+    for process in waiting:
+        (run.wanted / process.name).unlink(missing_ok=True)
+    with_added(plan, [process for process in chosen if process not in waiting]).save(run)
 
 
 def with_added(plan: Plan, chosen: Sequence[Process]) -> Plan:
@@ -246,6 +246,7 @@ def with_added(plan: Plan, chosen: Sequence[Process]) -> Plan:
 def remove(arguments: argparse.Namespace) -> None:
     """Ask a worker to exit in order and wait until it has; the other workers continue."""
     run, name = rundir.find(arguments.run), arguments.process
+    rundir.refuse_copy(run)
     record = process_records.read_record(run.record(name)) if "/" not in name else None
     if record is None or record.role != "worker":
         raise UserError(f"{run.name} has no worker {name!r}: see `status`")
@@ -286,9 +287,7 @@ def cockpit(arguments: argparse.Namespace) -> int:
 
 
 def completion(_arguments: argparse.Namespace) -> None:
-    from a3c.launch.completion import BASH
-
-    print(BASH, end="")
+    print(catalogue.BASH, end="")
 
 
 def _argument(*names: str, **settings: Any) -> tuple[tuple[str, ...], dict[str, Any]]:
