@@ -89,7 +89,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     return EXIT_OK
 
 
-def draw(arguments: argparse.Namespace) -> list[Path]:
+def draw(arguments: argparse.Namespace) -> Iterator[Path]:
     """Draw the requested pictures; with `all`, those that have data."""
     from a3c.plot import charts, pictures
     from a3c.plot.curves import NothingToDrawError, load_all
@@ -102,7 +102,6 @@ def draw(arguments: argparse.Namespace) -> list[Path]:
     drawn = [name for name in PICTURES if everything or name in arguments.what]
     if "info" in arguments.what or (everything and charts.info_names(histories)):
         drawn.append("info")
-    paths = []
     for name in drawn:
         try:
             figure = charts.figure(
@@ -113,8 +112,7 @@ def draw(arguments: argparse.Namespace) -> list[Path]:
                 raise
             sys.stderr.write(f"{PROG}: no picture {name}: {console.one_line(str(error))}\n")
         else:
-            paths.append(pictures.save(figure, folder / f"{name}.{arguments.format}"))
-    return paths
+            yield pictures.save(figure, folder / f"{name}.{arguments.format}")
 
 
 def draw_network(arguments: argparse.Namespace, names: Sequence[str]) -> Iterator[Path]:

@@ -245,3 +245,28 @@ def test_a_run_whose_evaluator_has_no_score_yet_has_no_picture_of_returns(tmp_pa
     made.rows("worker-0", [{"time": 1.0, "env_steps": 5}])
     with pytest.raises(curves.NothingToDrawError, match="has no finished game"):
         charts.figure("return", [curves.load(tmp_path)])
+
+
+def test_pictures_before_one_without_data_are_named(tmp_path: Path, capsys: Out) -> None:
+    made = FakeRun(tmp_path / "run", config(env_id="CartPole-v1"))
+    made.rows("worker-0", [{"time": 1.0, "env_steps": 5, "train/staleness": 0.5}] * 2)
+    assert main([str(made.run.path), "--what", "staleness", "info"]) == 2
+    said = capsys.readouterr()
+    assert said.out.strip().endswith("staleness.png")
+    assert "there is no info/ metric" in said.err
+
+
+@pytest.mark.parametrize(
+    ("section", "name", "value"),
+    [("cluster", "workers", "4"), ("run", "stop_at_return", "x"), ("env", "env_id", ["a"])],
+)
+def test_a_setting_of_another_type_is_refused(
+    tmp_path: Path, capsys: Out, section: str, name: str, value: object
+) -> None:
+    made = FakeRun(tmp_path / "run", config(env_id="CartPole-v1"))
+    made.rows("episodes", [{"time": 1.0, "env_steps": 5, "return": 1.0, "worker": 0}] * 2)
+    held = json.loads(made.run.config.read_bytes())
+    held["config"][section][name] = value
+    made.run.config.write_text(json.dumps(held))
+    assert main([str(made.run.path)]) == 2
+    assert f"config.json: {name} = " in capsys.readouterr().err

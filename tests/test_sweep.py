@@ -58,7 +58,7 @@ def test_the_example_of_the_page_is_a_sweep(tmp_path: Path) -> None:
 
 
 def test_seeds_are_given_as_numbers_and_ranges() -> None:
-    assert sweep.seeds("1,5,7-8") == [1, 5, 7, 8]
+    assert sweep.seeds("1,5,7-8,5") == [1, 5, 7, 8]
     for text in ("", "x", "3-1", "-1", "1-2-3"):
         refused("--seeds", sweep.seeds, text)
 

@@ -7,6 +7,7 @@ called: the variables that Slurm sets for each task say enough.
 import argparse
 import itertools
 import json
+import math
 import os
 import re
 import reprlib
@@ -142,6 +143,8 @@ def expand_hosts(text: str) -> list[str]:
     for item in items:
         parts = enumerate(re.split(r"\[([^\[\]]*)\]", item))  # every second part was in brackets
         choices = [expand_ranges(part) if number % 2 else [part] for number, part in parts]
+        if math.prod(map(len, choices)) > 10_000:
+            raise UserError(f"host list {reprlib.repr(item)} has over 10,000 hosts: correct it")
         hosts += map("".join, itertools.product(*choices))
     return hosts
 

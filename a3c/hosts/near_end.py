@@ -37,7 +37,8 @@ from a3c.process import console, process_records
 from a3c.process.process_records import ENDED_STATES, ProcessRecord, from_json
 from a3c.run.rundir import RunDir, copied_from
 
-FIRST_ANSWER_S = 60.0  # from the start of ssh, which includes starting Python on the host
+# From the start of ssh: Python starts, ends an earlier keeper (30 s) and starts another one (30 s).
+FIRST_ANSWER_S = 90.0
 LAST_RETRIES_S = 12.0  # retries of a lost connection while the run ends
 
 

@@ -147,7 +147,7 @@ def _range(name: str, value: Any, source: str) -> Values:
 def seeds(text: str) -> list[int]:
     """The seeds of a flag: `0-9`, `3` or `1,2,5`; raises UserError."""
     try:
-        return list(map(int, expand_ranges(text)))
+        return list(dict.fromkeys(map(int, expand_ranges(text))))
     except UserError:
         raise UserError(f"--seeds {text} is refused: give for example 0-9 or 1,2,5") from None
 
@@ -185,7 +185,7 @@ class Trainer:
             self.num_trained += 1
             has_begun = run.summary.exists() and run.summary.stat().st_mtime_ns != written
             if code == EXIT_USAGE and not has_begun:
-                line = said.read_text().splitlines()[-1]
+                line = said.read_text(errors="replace").splitlines()[-1]
                 if not trial.path.exists():  # nothing was written but this
                     said.unlink()
                     with contextlib.suppress(OSError):  # it isn't empty

@@ -19,7 +19,7 @@ import numpy as np
 
 from a3c.cluster.topology import CHIEF
 from a3c.config.command_line import from_dict, plain
-from a3c.config.options import flat
+from a3c.config.options import OPTIONS, coerce, flat
 from a3c.errors import UserError
 from a3c.run import checkpoint, rundir
 from a3c.run.metrics import interval
@@ -167,8 +167,10 @@ def _read_config(path: Path) -> dict[str, Any] | None:
     file = path / "config.json"
     try:
         config = json.loads(file.read_bytes())["config"]
-        if all(isinstance(values, dict) for values in config.values()):
-            return config
+        for values in config.values():
+            for name in OPTIONS.keys() & values:
+                coerce(OPTIONS[name], values[name], f"{file}: {name}")
+        return config
     except FileNotFoundError:
         manifests = checkpoint.newest_first(path / "checkpoints")
         return next((manifest.config for _, manifest in manifests), None)

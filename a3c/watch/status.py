@@ -148,7 +148,9 @@ class Reader:
             if not p.pid or p.uptime_s is None or p.host != process_records.this_host():
                 continue
             with contextlib.suppress(psutil.Error):
-                process, is_new = before.get(p.pid) or psutil.Process(p.pid), p.pid not in before
+                process = before.get(p.pid)
+                if is_new := process is None or not process.is_running():  # or of another process
+                    process = psutil.Process(p.pid)
                 cpu = process.cpu_percent()
                 if is_new:
                     times = process.cpu_times()
