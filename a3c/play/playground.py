@@ -192,7 +192,9 @@ def confirm(
     run, step = config.run, checkpoint.verify(directory).step
     setup = EvaluationSetup(config, make_envs, build_network, run.seed, run.evaluation_greedy, step)
     beat = functools.partial(signal.setitimer, signal.ITIMER_REAL, config.cluster.worker_timeout_s)
-    return setup.scores(step, setup.play(directory, games, beat=beat))
+    played = setup.play(directory, games, beat=beat)
+    signal.setitimer(signal.ITIMER_REAL, 0)
+    return setup.scores(step, played)
 
 
 def screen(envs: Envs, env_id: str) -> np.ndarray:
