@@ -115,7 +115,7 @@ def hang(steps=[]):
     time.sleep(600 if len(steps) == 20 else 0)
 
 path = Path(sys.argv[1])
-config = rundir.read_config(rundir.RunDir(path.parents[1])).with_cluster(heartbeat_timeout_s=0.5)
+config = rundir.read_config(rundir.RunDir(path.parents[1])).with_cluster(heartbeat_timeout_s=1.5)
 confirm(path, 3, config, make, model.build)
 """
 

@@ -4,9 +4,11 @@ import os
 import signal
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 from unittest import mock
 
 import pytest
@@ -14,8 +16,8 @@ import pytest
 from a3c.cluster.hostfile import Host
 from a3c.cluster.plan import Plan
 from a3c.errors import UserError
-from a3c.hosts import near_end, probe
-from a3c.keeper.spec import Process
+from a3c.hosts import far_end, near_end, probe
+from a3c.keeper.spec import KeeperSpec, Process
 from a3c.launch import hosts
 from a3c.process import process_records
 from a3c.process.process_records import ProcessRecord
@@ -209,3 +211,25 @@ def test_half_a_line_from_a_host_or_no_ssh_is_named(tmp_path: Path, monkeypatch:
     monkeypatch.setenv("PATH", str(tmp_path))
     with pytest.raises(UserError, match="--hosts: there is no ssh here: install it"):
         hosts.ask(plan)
+
+
+def test_pings_keep_a_connection_and_without_them_it_ends(
+    tmp_path: Path, monkeypatch: Patch
+) -> None:
+    monkeypatch.setattr(far_end, "PING_TIMEOUT_S", 2.0)
+    monkeypatch.setattr(process_records, "is_kept", lambda _: True)
+    record, log = tmp_path / "runs/mine/processes/worker-1.json", str(tmp_path / "log")
+    spec = KeeperSpec("worker-1", "worker", 1, "10.77.0.2:2222", (), {}, log, record=record)
+    received, pings = os.pipe()
+    with Path(os.devnull).open("wb") as nobody:
+        arguments: Any = {"places": {}}, spec, far_end.Channel(received, nobody.fileno())
+        far = threading.Thread(target=far_end.report, args=arguments, daemon=True)
+        far.start()
+        for _ in range(30):
+            time.sleep(0.1)
+            far_end.Channel(received, pings).send({})
+        assert far.is_alive()
+        far.join(10.0)
+        assert not far.is_alive()
+    os.close(received)
+    os.close(pings)

@@ -266,7 +266,19 @@ def test_a_setting_of_another_type_is_refused(
     made = FakeRun(tmp_path / "run", config(env_id="CartPole-v1"))
     made.rows("episodes", [{"time": 1.0, "env_steps": 5, "return": 1.0, "worker": 0}] * 2)
     held = json.loads(made.run.config.read_bytes())
+    held["config"]["learning"]["optimizer"] = "lion"  # of a later version, and not drawn
+    made.run.config.write_text(json.dumps(held))
+    assert main([str(made.run.path)]) == 0
     held["config"][section][name] = value
     made.run.config.write_text(json.dumps(held))
     assert main([str(made.run.path)]) == 2
     assert f"config.json: {name} = " in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("held", [{"env": []}, {"env": "x"}, [], {"env": 1}])
+def test_a_config_without_sections_is_refused(tmp_path: Path, capsys: Out, held: object) -> None:
+    made = FakeRun(tmp_path / "run", config(env_id="CartPole-v1"))
+    made.rows("episodes", [{"time": 1.0, "env_steps": 5, "return": 1.0, "worker": 0}] * 2)
+    made.run.config.write_text(json.dumps({"config": held}))
+    assert main([str(made.run.path)]) == 2
+    assert "is no run's config.json" in capsys.readouterr().err

@@ -45,7 +45,7 @@ class Copies(SyncVectorEnv):
     def reset(self, **arguments: Any) -> Any:
         result = super().reset(**arguments)
         for game in self._games:
-            game.rewards = game.rewards[-1:]
+            game.sums_of_games = game.sums_of_games[-1:]
         return result
 
     def step(self, actions: Any) -> Any:
@@ -95,28 +95,28 @@ def _wrap(env: Env, name: str, **arguments: Any) -> Env:
 class RawScoreCounter(gymnasium.Wrapper[Any, Any, Any, Any]):
     def __init__(self, env: Env) -> None:
         super().__init__(env)
-        self.rewards = [0.0]  # of each game since the last `take`; the last one goes on
+        self.sums_of_games = [0.0]  # of each game since the last `take`; the last one goes on
         self._has_begun = False
 
     def step(self, action: Any) -> Any:
         result = self.env.step(action)
         _, reward, terminated, truncated, _ = result
-        self.rewards[-1] += float(reward)
+        self.sums_of_games[-1] += float(reward)
         self._has_begun = not (terminated or truncated)
         if not self._has_begun:
-            self.rewards.append(0.0)
+            self.sums_of_games.append(0.0)
         return result
 
     def reset(self, **arguments: Any) -> Any:
         if self._has_begun:
-            self.rewards.append(0.0)
+            self.sums_of_games.append(0.0)
             self._has_begun = False
         return self.env.reset(**arguments)
 
     def take(self) -> tuple[float, bool]:
         """The rewards since the last call, of one game, and whether it ended with them."""
-        reward, *rest = self.rewards
-        self.rewards = [sum(rest)]
+        reward, *rest = self.sums_of_games
+        self.sums_of_games = [sum(rest)]
         return reward, bool(rest)
 
 

@@ -88,7 +88,7 @@ def report(request: dict[str, Any], spec: KeeperSpec, launcher: Channel) -> None
             state = reported.state if reported else None
             launcher.send({"over": state if state in ENDED_STATES else None})
             return
-        if message := launcher.receive(TICK_S):
+        if (message := launcher.receive(TICK_S)) is not None:  # a ping is an empty message
             pinged_at = time.monotonic()
             if message.get("do") == "stop" and reported:
                 process_records.terminate(reported)

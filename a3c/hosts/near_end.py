@@ -150,7 +150,7 @@ class RemoteProcess:
         try:
             link.send(request)
             while not link.closed and self._status < 0:
-                if message := link.receive(TICK_S):
+                if (message := link.receive(TICK_S)) is not None:
                     answered = True
                     self._handle(message)
                 now = time.monotonic()

@@ -88,13 +88,13 @@ def check_left_over(run: RunDir) -> None:
     """Raise UserError if old keepers or processes of the run still run here; end none of them."""
     stop = f"{command('launch_cluster.py')} stop {shlex.quote(str(copied_from(run) or run.path))}"
     for record in process_records.read_records(run.path):
-        is_kept = process_records.keeper_lives(record)
-        who, remedy = f", pid {record.pid}, whose keeper is gone", f"kill {record.pid}"
         if record.host != process_records.this_host():
             continue
-        if is_kept:
+        if process_records.keeper_lives(record):
             who, remedy = f" with its keeper, pid {record.keeper.pid}", stop
-        elif not process_records.is_alive(record):
+        elif process_records.is_alive(record):
+            who, remedy = f", pid {record.pid}, whose keeper is gone", f"kill {record.pid}"
+        else:
             continue
         raise UserError(f"{run.name} is still at work: {record.name}{who}: end it with `{remedy}`")
 
@@ -107,10 +107,10 @@ def isolation_warning(wanted: str, *, across_hosts: bool) -> str | None:
     if wanted == "off":
         return f"not isolated, as --isolation off asks for: {danger} here"
     # In a child process: this one may have threads, and Linux refuses it a user namespace then.
-    command, environment = [sys.executable, "-m", "a3c.keeper.namespaces"], code_environment()
+    argv, environment = [sys.executable, "-m", "a3c.keeper.namespaces"], code_environment()
     try:
         done = subprocess.run(
-            command, env=environment, capture_output=True, text=True, timeout=20.0, check=False
+            argv, env=environment, capture_output=True, text=True, timeout=20.0, check=False
         )
         if done.returncode == EXIT_OK:
             return None

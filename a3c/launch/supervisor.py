@@ -315,7 +315,7 @@ class Supervisor:
                 self._keepers.start_again(kept.process, record.restarts + 1 if record else 1)
         with contextlib.suppress(OSError):  # a disk that can't be read ends no run
             for path in sorted(self._run.wanted.glob("worker-*")):
-                path.unlink(missing_ok=True)
+                path.unlink()  # unless `add` takes it back
                 for process in Plan.load(self._run).of_role("worker"):
                     if process.name == path.name:
                         log.info("%s is added, at %s", process.name, process.address)

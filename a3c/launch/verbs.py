@@ -228,10 +228,12 @@ def add(arguments: argparse.Namespace) -> None:
 
 def _take_back(run: RunDir, plan: Plan, chosen: Sequence[Process]) -> None:
     """Withdraw the requests that the launcher has not taken; those workers stay reserved."""
-    waiting = [process for process in chosen if (run.wanted / process.name).exists()]
-    for process in waiting:
-        (run.wanted / process.name).unlink(missing_ok=True)
-    with_added(plan, [process for process in chosen if process not in waiting]).save(run)
+    taken = list(chosen)
+    for process in chosen:
+        with contextlib.suppress(FileNotFoundError):
+            (run.wanted / process.name).unlink()
+            taken.remove(process)
+    with_added(plan, taken).save(run)
 
 
 def with_added(plan: Plan, chosen: Sequence[Process]) -> Plan:

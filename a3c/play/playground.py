@@ -20,7 +20,7 @@ from gymnasium.spaces import Box
 from a3c.config import Config, EnvConfig
 from a3c.config.user_code import describe
 from a3c.env import atari, seeding, wrappers
-from a3c.env.environments import MISSING, beat_with_steps, has_own_end, import_module_of
+from a3c.env.environments import MISSING, has_own_end, import_module_of
 from a3c.env.spaces import Envs
 from a3c.errors import UserError
 from a3c.learn.agent import Agent
@@ -94,7 +94,6 @@ class EvaluationSetup:
     ) -> list[Episode]:
         """Play whole games with a checkpoint, several at once; call `beat` after every step."""
         with closing(self.envs(min(episodes, MAX_ENVS))) as envs:
-            beat_with_steps(envs, beat)
             agent, games = self.agent(envs, directory), GameScores(episodes, envs.num_envs)
             for number, _ in enumerate(self.played_steps(envs, agent, games), 1):
                 beat()
@@ -185,16 +184,19 @@ def confirm(
 ) -> dict[str, Any]:
     """The scores that confirm a run, as `evaluate.py --json`, in a process of their own.
 
-    Each checkpoint plays other games: with a few hard ones a run would never be confirmed. A step
-    that hangs ends the process by SIGALRM, after the time that training's workers have for one.
+    Each checkpoint plays other games: with a few hard ones a run would never be confirmed. SIGALRM
+    ends the process if a step of all games takes as long as a hung worker may in each of them.
     """
     adopt_environment(1)  # hides a GPU that the workers use
     run, step = config.run, checkpoint.verify(directory).step
     setup = EvaluationSetup(config, make_envs, build_network, run.seed, run.evaluation_greedy, step)
-    beat = functools.partial(signal.setitimer, signal.ITIMER_REAL, config.cluster.worker_timeout_s)
-    played = setup.play(directory, games, beat=beat)
-    signal.setitimer(signal.ITIMER_REAL, 0)
-    return setup.scores(step, played)
+    limit_s = config.cluster.worker_timeout_s * MAX_ENVS
+    beat = functools.partial(signal.setitimer, signal.ITIMER_REAL, limit_s)
+    beat()
+    try:
+        return setup.scores(step, setup.play(directory, games, beat=beat))
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
 
 
 def screen(envs: Envs, env_id: str) -> np.ndarray:

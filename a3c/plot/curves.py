@@ -37,6 +37,7 @@ _NOT_COMPARED = (
     *("max_workers", "render", "render_worker", "log_games", "log_policy_every"),
     "evaluation_greedy",
 )
+_DRAWN = {"env_id", "seed", "stop_at_return", "workers", "samples_per_step", "max_gradient_norm"}
 
 
 class NothingToDrawError(UserError):
@@ -167,10 +168,11 @@ def _read_config(path: Path) -> dict[str, Any] | None:
     file = path / "config.json"
     try:
         config = json.loads(file.read_bytes())["config"]
-        for values in config.values():
-            for name in OPTIONS.keys() & values:
-                coerce(OPTIONS[name], values[name], f"{file}: {name}")
-        return config
+        if all(isinstance(values, dict) for values in config.values()):
+            for values in config.values():
+                for name in _DRAWN.intersection(values):  # others may be those of another version
+                    coerce(OPTIONS[name], values[name], f"{file}: {name}")
+            return config
     except FileNotFoundError:
         manifests = checkpoint.newest_first(path / "checkpoints")
         return next((manifest.config for _, manifest in manifests), None)

@@ -27,6 +27,10 @@ from a3c.plot import pictures
 from a3c.plot.curves import NothingToDrawError
 from a3c.plot.pictures import FAINT, INK
 
+# From the paper: points every 5 of 80 pixels, a blur of 3, which fades out over 5.
+POINTS = 17  # along the shorter side
+BLUR = 3 / 80
+FADE = 5 / 80
 POLICY, VALUE = (0.20, 0.55, 1.00), (1.00, 0.30, 0.20)
 _WIDTH, _MARGIN, _GAP, _CAPTION, _NAMES = 12.0, 0.22, 0.12, 0.42, 0.4  # inches
 _FILTERS_A_ROW = 16
@@ -161,13 +165,12 @@ def saliency(agent: Agent, image: Box, played: PlayedStep) -> list[np.ndarray]:
     original = np.moveaxis(pixels.astype(np.float64), axes, (0, 1))  # [height, width, ...]
     size = height, width = original.shape[:2]
     shorter = min(size)
-    # From the paper: points every 5 of 80 pixels, a blur of 3, which fades out over 5.
-    difference = blur(original, 3 / 80 * shorter) - original
-    counts = [int(side / max(shorter / 17, 1.0)) for side in size]  # of points: rows, columns
+    difference = blur(original, BLUR * shorter) - original
+    counts = [int(side / max(shorter / POINTS, 1.0)) for side in size]  # of points: rows, columns
     bells = []  # along the image's rows, then its columns: `[points, side]`
     for side, n in zip(size, counts, strict=True):
         centres = (np.arange(n) + 0.5) * side / n - 0.5
-        distances = (np.arange(side) - centres[:, None]) / (5 / 80 * shorter)
+        distances = (np.arange(side) - centres[:, None]) / (FADE * shorter)
         bells.append(np.exp(-np.square(distances) / 2))
     images = [pixels]
     for row, column in itertools.product(*bells):
