@@ -50,25 +50,13 @@ class ReportingStore:
         return Snapshot({"global_step": np.array(self.step), "num_updates": np.array(10)}, 0, 0)
 
 
-class Scored:
-    """Games that end at once, with the scores that a test gives; none without any."""
+def scored(mean: float) -> dict[str, Any]:
+    return {**EVALUATION, "mean": mean}
 
-    def __init__(self, mean: float | None = None) -> None:
-        self.mean = mean
-        self.error: str | None = None
-        self.played: list[tuple[Path, int]] = []
-        self.is_closed = False
 
-    def start(self, candidate: Path, games: int) -> None:
-        self.played.append((candidate, games))
-
-    def poll(self) -> dict[str, Any] | None:
-        if self.error:
-            return {"error": self.error}
-        return None if self.mean is None else {**EVALUATION, "mean": self.mean}
-
-    def close(self) -> None:
-        self.is_closed = True
+def played(scores: dict[str, Any] | None = None) -> mock.Mock:
+    """Games that end at once, with the scores that a test gives; never without any."""
+    return mock.Mock(["start", "poll", "close"], **{"poll.return_value": scores})
 
 
 def chief_of(store: Any, path: Path, games: Any = None, resumed: Any = None, **own: Any) -> Chief:
@@ -103,17 +91,17 @@ def test_without_evaluation_games_trainings_mean_is_believed(tmp_path: Path, win
 
 def test_a_run_is_solved_by_games_that_its_frozen_weights_have_won(tmp_path: Path) -> None:
     """Checkpoints that training wrote meanwhile are removed: they were not evaluated."""
-    store, scored = ReportingStore(), Scored()
-    chief = chief_of(store, tmp_path, scored, evaluation_episodes=7)
+    store, games = ReportingStore(), played()
+    chief = chief_of(store, tmp_path, games, evaluation_episodes=7)
     assert tick(chief, *[51.0] * 100) is None
     store.step = 1200
     chief.save("interval")
     assert tick(chief) is None
-    scored.mean = 50.5
+    games.poll.return_value = scored(50.5)
     assert tick(chief) == "solved"
     chief.end_run("solved", go_on)
-    assert scored.played == [(tmp_path / "candidate" / "1000", 7)]
-    assert scored.is_closed
+    games.start.assert_called_once_with(tmp_path / "candidate" / "1000", 7)
+    games.close.assert_called_once_with()
     assert list(checkpoint.by_step(tmp_path / "checkpoints")) == [1000]
     last = checkpoint.verify(tmp_path / "checkpoints" / "1000")
     assert last.evaluation is not None
@@ -123,46 +111,46 @@ def test_a_run_is_solved_by_games_that_its_frozen_weights_have_won(tmp_path: Pat
 
 def test_a_mean_that_falls_again_between_two_ticks_is_not_missed(tmp_path: Path) -> None:
     """With many workers a chief's rollout lasts while the others finish many games."""
-    scored = Scored(51.0)
-    chief = chief_of(ReportingStore(), tmp_path, scored, stop_window=20)
+    games = played(scored(51.0))
+    chief = chief_of(ReportingStore(), tmp_path, games, stop_window=20)
     tick(chief, *[51.0] * 20, *[0.0] * 20)
-    assert len(scored.played) == 1
+    games.start.assert_called_once()
     assert tick(chief) == "solved"
 
 
 def test_after_a_lucky_window_a_new_one_is_needed(tmp_path: Path, caplog: Log) -> None:
     caplog.set_level("INFO")
-    scored = Scored(49.96)
-    chief = chief_of(ReportingStore(), tmp_path, scored, stop_window=20)
+    games = played(scored(49.96))
+    chief = chief_of(ReportingStore(), tmp_path, games, stop_window=20)
     tick(chief, *[0.0] * 100, *[51.0] * 19)
-    assert not scored.played
+    games.start.assert_not_called()
     tick(chief, 51.0)
     assert tick(chief) is None
     assert "not solved: the mean of 20 games at env step 1,000 is 49.96, the goal is 50;" in (
         caplog.text
     )
-    scored.mean = 50.0
+    games.poll.return_value = scored(50.0)
     tick(chief, *[51.0] * 19)
-    assert len(scored.played) == 1
+    games.start.assert_called_once()
     tick(chief, 51.0)
     assert tick(chief) == "solved"
 
 
 def test_last_games_of_one_worker_may_start_those_that_count(tmp_path: Path, caplog: Log) -> None:
     caplog.set_level("INFO")
-    store, scored = ReportingStore(), Scored(49.0)
-    chief = chief_of(store, tmp_path, scored, stop_worker_games=3)
+    store, games = ReportingStore(), played(scored(49.0))
+    chief = chief_of(store, tmp_path, games, stop_worker_games=3)
     tick(chief, 51.0, 51.0)  # of worker 1
     store.worker = 2
     tick(chief, 0.0, 0.0, 51.0)
-    assert not scored.played, "the last three of all workers are not meant"
+    assert not games.start.called, "the last three of all workers are not meant"
     store.worker = 1
     tick(chief, 51.0)
     assert "the last 3 games of worker 1 have a mean of 51.0: playing 20 games" in caplog.text
     tick(chief)
     tick(chief, 51.0, 51.0)
-    assert len(scored.played) == 1, "after games that did not solve it, three more are needed"
-    scored.mean = 50.0
+    assert games.start.call_count == 1, "after games that did not solve it, three more are needed"
+    games.poll.return_value = scored(50.0)
     tick(chief, 51.0)
     assert tick(chief) == "solved"
 
@@ -197,28 +185,26 @@ def test_a_run_ends_after_its_wall_time_of_training(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(("mean", "reason"), [(49.0, "max_env_steps"), (51.0, "solved")])
 def test_games_in_play_at_the_end_make_its_reason(tmp_path: Path, mean: float, reason: str) -> None:
-    chief = chief_of(ReportingStore(), tmp_path, Scored(mean), max_env_steps=1000)
+    chief = chief_of(ReportingStore(), tmp_path, played(scored(mean)), max_env_steps=1000)
     assert tick(chief, *[51.0] * 100) == "max_env_steps"
     chief.end_run("max_env_steps", go_on)
     assert manifest(tmp_path).reason == reason
 
 
 def test_games_that_can_not_be_played_solve_nothing(tmp_path: Path, caplog: Log) -> None:
-    scored = Scored()
-    scored.error = "ValueError: no such game"
-    chief = chief_of(ReportingStore(), tmp_path, scored)
+    chief = chief_of(ReportingStore(), tmp_path, played({"error": "ValueError: no such game"}))
     tick(chief, *[51.0] * 100)
     assert tick(chief) is None
     assert "could not be played, training goes on: ValueError: no such game" in caplog.text
 
 
 def test_games_in_play_when_the_run_is_stopped_count_for_nothing(tmp_path: Path) -> None:
-    scored = Scored()
-    chief = chief_of(ReportingStore(), tmp_path, scored)
+    games = played()
+    chief = chief_of(ReportingStore(), tmp_path, games)
     tick(chief, *[51.0] * 100)
     chief.cancel_evaluation()
     chief.save_for_leaving()
-    assert scored.is_closed
+    games.close.assert_called_once_with()
     assert manifest(tmp_path).reason == "interrupted"
     assert not (tmp_path / "candidate").exists()
 
@@ -245,8 +231,7 @@ def test_a_killed_worker_is_not_counted_and_not_waited_for(tmp_path: Path) -> No
 
 def solved_before(tmp_path: Path, mean: float) -> checkpoint.Manifest:
     """The manifest of a run that was solved at env step 1,000 by games with this mean."""
-    evaluation = {**EVALUATION, "mean": mean}
-    path = write(tmp_path / "checkpoints", 1000, reason="solved", evaluation=evaluation)
+    path = write(tmp_path / "checkpoints", 1000, reason="solved", evaluation=scored(mean))
     return checkpoint.read_manifest(path)
 
 
@@ -272,7 +257,7 @@ def test_a_checkpoint_that_ended_a_run_stays_until_anything_is_learned(tmp_path:
 
 
 def test_a_refusing_disk_ends_no_training(tmp_path: Path, monkeypatch: Patch, caplog: Log) -> None:
-    chief = chief_of(ReportingStore(), tmp_path, Scored(51.0))
+    chief = chief_of(ReportingStore(), tmp_path, played(scored(51.0)))
     tick(chief, *[51.0] * 100)
     full = OSError(errno.ENOSPC, "No space left on device")
     monkeypatch.setattr(checkpoint, "promote", mock.Mock(side_effect=full))

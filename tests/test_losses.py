@@ -83,14 +83,12 @@ def column(*numbers: float, dtype: Any = np.float64) -> Array:
 
 
 def test_policy_loss_of_a_hand_worked_rollout() -> None:
-    loss, extras = run(
-        losses.policy,
-        {
-            "log_probabilities": column(-1.0, -2.0, -5.0),
-            "advantages": column(3.0, -1.0, 100.0),
-            "mask": column(1.0, 1.0, 0.0),
-        },
-    )
+    arrays = {
+        "log_probabilities": column(-1.0, -2.0, -5.0),
+        "advantages": column(3.0, -1.0, 100.0),
+        "mask": column(1.0, 1.0, 0.0),
+    }
+    loss, extras = run(losses.policy, arrays)
     assert loss == pytest.approx(0.5)  # -(3·-1 + -1·-2) / 2
     assert extras["mean_advantage"] == pytest.approx(1.0)
     assert extras["advantage_deviation"] == pytest.approx(2.0)
@@ -105,16 +103,13 @@ def test_equal_advantages_are_not_scaled_by_their_rounding_error() -> None:
 
 def test_clipped_surrogate_of_a_hand_worked_rollout() -> None:
     log = np.log
-    loss, extras = run(
-        losses.policy,
-        {
-            "log_probabilities": column(log(0.6), log(0.6), log(0.1), log(0.1), log(0.5), 9.0),
-            "played_log_probabilities": column(log(0.4), log(0.4), log(0.4), log(0.4), log(0.5), 0),
-            "advantages": column(2.0, -2.0, 2.0, -2.0, 3.0, 1e9),
-            "mask": column(1.0, 1.0, 1.0, 1.0, 1.0, 0.0),
-        },
-        ratio_limit=0.2,
-    )
+    arrays = {
+        "log_probabilities": column(log(0.6), log(0.6), log(0.1), log(0.1), log(0.5), 9.0),
+        "played_log_probabilities": column(log(0.4), log(0.4), log(0.4), log(0.4), log(0.5), 0),
+        "advantages": column(2.0, -2.0, 2.0, -2.0, 3.0, 1e9),
+        "mask": column(1.0, 1.0, 1.0, 1.0, 1.0, 0.0),
+    }
+    loss, extras = run(losses.policy, arrays, ratio_limit=0.2)
     # What was driven far enough gains no more, 1.2·2 and 0.8·-2; what went the wrong way counts.
     assert loss == pytest.approx(-(2.4 - 3.0 + 0.5 - 1.6 + 3.0) / 5)
     assert extras["clipped_share"] == pytest.approx(4 / 5)
@@ -156,14 +151,12 @@ def test_a_ratio_limit_of_zero_trains_what_is_unchanged_or_on_the_wrong_side() -
 
 
 def test_value_loss_of_a_hand_worked_rollout_is_half_the_mean_squared_error() -> None:
-    loss, extras = run(
-        losses.value,
-        {
-            "values": column(1.0, 2.0, 50.0),
-            "returns": column(3.0, -2.0, -50.0),
-            "mask": column(1.0, 1.0, 0.0),
-        },
-    )
+    arrays = {
+        "values": column(1.0, 2.0, 50.0),
+        "returns": column(3.0, -2.0, -50.0),
+        "mask": column(1.0, 1.0, 0.0),
+    }
+    loss, extras = run(losses.value, arrays)
     assert loss == pytest.approx(5.0)  # 0.5·(4 + 16) / 2
     assert extras["mean_value"] == pytest.approx(1.5)
     assert extras["mean_return"] == pytest.approx(0.5)
