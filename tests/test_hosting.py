@@ -15,14 +15,13 @@ import pytest
 
 from a3c.cluster.hostfile import Host
 from a3c.cluster.plan import Plan
-from a3c.errors import UserError
 from a3c.hosts import far_end, near_end, probe
 from a3c.keeper.spec import KeeperSpec, Process
 from a3c.launch import hosts
 from a3c.process import process_records
 from a3c.process.process_records import ProcessRecord
 from a3c.run.rundir import REPOSITORY, RunDir
-from tests import Patch
+from tests import Patch, refused
 from tests.runs import children, wait_until
 
 # The last argument is the command, as ssh has it; while there is a file `cut` nobody gets through.
@@ -52,7 +51,7 @@ sys.exit(near_end.main())
 
 
 class Far:
-    def __init__(self, tmp_path: Path) -> None:
+    def __init__(self, tmp_path: Path, monkeypatch: Patch) -> None:
         self.there = RunDir(tmp_path / "there/runs/mine")
         self.run = RunDir(tmp_path / "here/runs/mine")
         self.cut = tmp_path / "bin/cut"
@@ -62,24 +61,22 @@ class Far:
         (tmp_path / "there/a3c").symlink_to(REPOSITORY / "a3c")
         ssh.write_text(SSH)
         ssh.chmod(0o700)
-        self.environment = {
-            **os.environ,
-            "PATH": f"{ssh.parent}:{os.environ['PATH']}",
-            "PYTHONPATH": str(REPOSITORY),
-        }
+        monkeypatch.setenv("PATH", f"{ssh.parent}:{os.environ['PATH']}")
+        monkeypatch.setenv("PYTHONPATH", str(REPOSITORY))
         code = str(tmp_path / "there")
         host = Host("beta", "10.77.0.2", 1, sys.executable, code)
         argv = (sys.executable, "-c", WORK, str(self.there.path))
         log = str(self.run.log("worker-1"))
         worker = Process("worker-1", "worker", 1, "10.77.0.2:2222", argv, {}, log, host="beta")
         ps = Process("ps-0", "ps", 0, "10.77.0.1:2222", argv, {}, log)
-        Plan(str(self.run.path), (ps, worker), hosts=(host,)).save(self.run)
+        self.plan = Plan(str(self.run.path), (ps, worker), hosts=(host,))
+        self.plan.save(self.run)
         self.said = tmp_path / "said"
 
     def follow(self) -> subprocess.Popen[bytes]:
         with self.said.open("ab") as said:
             command = [sys.executable, "-c", FOLLOW, str(self.run.path), "worker-1"]
-            return subprocess.Popen(command, env=self.environment, stdout=said, stderr=said)
+            return subprocess.Popen(command, stdout=said, stderr=said)
 
     def record(self) -> ProcessRecord | None:
         """The record over there, while its process lives."""
@@ -102,8 +99,8 @@ class Far:
 
 
 @pytest.fixture
-def far(tmp_path: Path) -> Iterator[Far]:
-    made = Far(tmp_path)
+def far(tmp_path: Path, monkeypatch: Patch) -> Iterator[Far]:
+    made = Far(tmp_path, monkeypatch)
     yield made
     records = process_records.read_records(made.there.path)
     for record in records:
@@ -154,7 +151,6 @@ def test_a_killed_remote_keeper_is_restarted_and_its_exit_code_passed_on(far: Fa
 
 
 def test_processes_on_a_host_that_was_cut_off_are_ended_later(far: Far, monkeypatch: Patch) -> None:
-    monkeypatch.setenv("PATH", far.environment["PATH"])
     follower = far.follow()
     far.at_work()
     far.cut_off(follower)
@@ -164,15 +160,13 @@ def test_processes_on_a_host_that_was_cut_off_are_ended_later(far: Far, monkeypa
     assert time.monotonic() - began < 30
     assert "worker-1 may be at work there still" in far.said.read_text()
 
-    with pytest.raises(UserError, match=r"beta can't be reached \(ssh: no route\)"):
-        near_end.end_remote(far.run, now=False)
+    refused(r"beta can't be reached \(ssh: no route\)", near_end.end_remote, far.run, now=False)
     assert far.record()
     stuck = mock.Mock(closed=False, **{"close.return_value": (0, "")})
     stuck.receive.return_value = {"ended": [], "left": ["worker-1"]}
     with monkeypatch.context() as patch:
         patch.setattr(near_end, "Connection", lambda _: stuck)
-        with pytest.raises(UserError, match="worker-1 on beta did not end"):
-            near_end.end_remote(far.run, now=False)
+        refused("worker-1 on beta did not end", near_end.end_remote, far.run, now=False)
     assert far.record(), "else `stop` would find nothing the next time"
     far.cut.unlink()
     assert near_end.end_remote(far.run, now=False) == ["worker-1"]
@@ -195,22 +189,17 @@ def test_a_lock_of_an_editor_or_a_broken_link_is_no_code(tmp_path: Path) -> None
     assert list(probe.code_of(str(tmp_path))) == ["model.py"]
 
 
-def test_half_a_line_from_a_host_or_no_ssh_is_named(tmp_path: Path, monkeypatch: Patch) -> None:
-    ssh = tmp_path / "ssh"
+def test_half_a_line_from_a_host_or_no_ssh_is_named(far: Far, monkeypatch: Patch) -> None:
+    ssh = far.cut.with_name("ssh")
     ssh.write_text("#!/bin/sh\nprintf '{\"half'\nexec sleep 60\n")
-    ssh.chmod(0o700)
-    monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
     monkeypatch.setattr(hosts, "FACTS_TIMEOUT_S", 1.0)
-    host = Host("beta", "10.77.0.2", 1, sys.executable, str(tmp_path))
-    worker = Process("worker-1", "worker", 1, "10.77.0.2:2222", (), {}, "", host="beta")
-    plan, began = Plan(str(tmp_path), (worker,), hosts=(host,)), time.monotonic()
-    (answer,) = hosts.ask(plan)
+    began = time.monotonic()
+    (answer,) = hosts.ask(far.plan)
     assert time.monotonic() - began < 30.0
     assert answer.trouble == "no answer within 1 s"
     ssh.unlink()
-    monkeypatch.setenv("PATH", str(tmp_path))
-    with pytest.raises(UserError, match="--hosts: there is no ssh here: install it"):
-        hosts.ask(plan)
+    monkeypatch.setenv("PATH", str(ssh.parent))
+    refused("--hosts: there is no ssh here: install it", hosts.ask, far.plan)
 
 
 def test_pings_keep_a_connection_and_without_them_it_ends(
