@@ -22,6 +22,8 @@ from tests import Patch
 from tests.clusters import InProcessCluster, agent, push_of, small_config
 from tests.scripted import Script, make_envs
 
+Weights = dict[str, np.ndarray]
+
 PLAIN = {"optimizer": "sgd", "learning_rate": 0.5, "max_gradient_norm": 0.0, "hidden_sizes": [4]}
 PER_STEP = [
     *("observations", "actions", "rewards", "discounts", "values", "mask", "starts"),
@@ -71,9 +73,9 @@ class Sides:
         self._cluster = InProcessCluster(num_ps=2, num_workers=2)
         self._made: dict[tuple[str, int], Side] = {}
 
-    def one(self, settings: Config) -> Side:
+    def one(self, settings: Config, weights: Weights | None = None) -> Side:
         side = self._side(settings, 0)
-        side.store.initialize(side.initial)
+        side.store.initialize(side.initial if weights is None else weights)
         return side.join()
 
     def two(self, settings: Config) -> tuple[Side, Side]:
@@ -113,9 +115,6 @@ def random_rollout(seed: int, num_steps: int = 5) -> Rollout:
         next_observations=rng.normal(size=(3, 3)).astype(np.float32),
         next_starts=np.zeros(3, bool),
     )
-
-
-Weights = dict[str, np.ndarray]
 
 
 def forward(weights: Weights, x: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
@@ -221,10 +220,8 @@ def test_annealed_settings_are_those_of_the_step_at_which_an_update_begins(sides
     first = side.learner.update(random_rollout(1))
     weights = {k: v.astype(np.float64) for k, v in side.agent.parameters().items()}
     second = side.learner.update(random_rollout(2))
-    each = [update.metrics["train/ratio_limit"] for update in (first, second)]
-    assert each == [0.9, 0.3]
-    rates = [update.metrics["train/learning_rate"] for update in (first, second)]
-    assert rates == [0.5, 0.1]
+    for name, each in (("ratio_limit", [0.9, 0.3]), ("learning_rate", [0.5, 0.1])):
+        assert [update.metrics[f"train/{name}"] for update in (first, second)] == each, name
     loss = loss_by_definition(weights, random_rollout(2), LIMITED)
     assert second.metrics["loss/total"] == pytest.approx(loss, rel=1e-4)
     assert loss != pytest.approx(loss_by_definition(weights, random_rollout(2), SGD), rel=1e-3)
@@ -286,9 +283,8 @@ def test_half_precision_moves_the_ps_as_full_precision_does(sides: Sides, size: 
     scaled = rollout._replace(rewards=rewards, values=values, bootstrap_value=values[0])
     moves = []
     for wire_dtype in ("float32", "float16"):
-        side = sides.one(small_config(**PLAIN, entropy_weight=0.0, wire_dtype=wire_dtype))
-        side.store.initialize({})  # weights of zero: values and the policy add nothing of their own
-        side.learner.refresh()
+        settings = small_config(**PLAIN, entropy_weight=0.0, wire_dtype=wire_dtype)
+        side = sides.one(settings, {})  # zeros: values and the policy add nothing of their own
         side.learner.update(scaled)
         moves.append(side.named()["value/biases"])
         assert side.learner.reply.parameters.dtype == np.float32
@@ -299,11 +295,9 @@ def test_half_precision_moves_the_ps_as_full_precision_does(sides: Sides, size: 
 
 def test_bfloat16_gives_the_same_gradient_but_for_its_digits(sides: Sides) -> None:
     rollout = random_rollout(4)
-    norms = []
+    norms, weights = [], sides.one(SGD).initial
     for compute_dtype in ("float32", "bfloat16"):
-        side = sides.one(small_config(**PLAIN, compute_dtype=compute_dtype))
-        side.store.initialize(sides.one(SGD).initial)
-        side.learner.refresh()
+        side = sides.one(small_config(**PLAIN, compute_dtype=compute_dtype), weights)
         norms.append(side.learner.update(rollout).metrics["train/gradient_norm"])
     assert norms[1] == pytest.approx(norms[0], rel=0.03)
 
@@ -381,9 +375,7 @@ def test_the_value_loss_may_have_an_optimizer_of_its_own(sides: Sides, statistic
                 clipped = g * clips[part] / norm
                 squares[part][name] = 0.5 * squares[part][name] + 0.5 * clipped**2
                 size = rate * (scale if part else 1.0)
-                weights[name] = weights[name] - size * clipped / np.sqrt(
-                    squares[part][name] + epsilon
-                )
+                weights[name] -= size * clipped / np.sqrt(squares[part][name] + epsilon)
         update = side.learner.update(rollout)
         assert update.metrics["train/staleness"] == 0
         after = side.named()
@@ -510,24 +502,18 @@ def test_moments_of_advantages_run_over_all_workers(sides: Sides, samples_per_st
     np.testing.assert_allclose(moments, wanted, rtol=1e-5)
 
 
-STEPS, ENVS = 6, 4  # of the batch that is cut
-
-
-def numbered(state_size: int) -> Batch:
-    """A batch whose every array says, at each place, which step and environment it is."""
-    places = np.arange(STEPS * ENVS).reshape(STEPS, ENVS)
-    names = [name for name in Batch._fields if name != "state"]
-    rows = {name: places + 100.0 * k for k, name in enumerate(names)}
-    rows["observations"] = np.stack([places, places], axis=-1).astype(float)
-    state = np.broadcast_to(np.arange(ENVS)[:, None], (ENVS, state_size)).astype(np.float32)
-    return Batch(**rows, state=state)
-
-
 @pytest.mark.parametrize("count", [1, 3, 4])
 @pytest.mark.parametrize("state_size", [0, 3])
 def test_minibatches_mix_samples_but_not_those_with_a_memory(state_size: int, count: int) -> None:
-    rng = np.random.default_rng(1)
-    found, again = (list(minibatches(numbered(state_size), count, rng)) for _ in range(2))
+    # Every array says, at each place, which step and environment it is.
+    steps, envs, rng = 6, 4, np.random.default_rng(1)
+    numbers = np.arange(steps * envs).reshape(steps, envs)
+    names = [name for name in Batch._fields if name != "state"]
+    rows = {name: numbers + 100.0 * k for k, name in enumerate(names)}
+    rows["observations"] = np.stack([numbers, numbers], axis=-1).astype(float)
+    state = np.broadcast_to(np.arange(envs)[:, None], (envs, state_size)).astype(np.float32)
+    batch = Batch(**rows, state=state)
+    found, again = (list(minibatches(batch, count, rng)) for _ in range(2))
     assert len(found) == count
     for part in found:
         offsets = {
@@ -538,23 +524,16 @@ def test_minibatches_mix_samples_but_not_those_with_a_memory(state_size: int, co
         assert len(offsets) == 3  # one for each array: rows stayed together
         places = part.observations[..., 0].astype(int)
         if count > 1 and not state_size:
-            assert part.mask.shape == (1, STEPS * ENVS // count)
+            assert part.mask.shape == (1, steps * envs // count)
             assert part.state.shape == (part.mask.size, 0)
-            assert len(set(places[0] % ENVS)) > 1
-            assert len(set(places[0] // ENVS)) > 1
+            assert len(set(places[0] % envs)) > 1
+            assert len(set(places[0] // envs)) > 1
         elif state_size:
-            assert (places // ENVS == np.arange(STEPS)[:, None]).all()
-            assert (part.state == places[0, :, None] % ENVS).all()
+            assert (places // envs == np.arange(steps)[:, None]).all()
+            assert (part.state == places[0, :, None] % envs).all()
     everything = np.concatenate([part.observations[..., 0].ravel() for part in found])
-    assert sorted(everything) == list(range(STEPS * ENVS))
+    assert sorted(everything) == list(range(steps * envs))
     assert count == 1 or (found[0].observations != again[0].observations).any()
-
-
-def cut(whole: Rollout, first: int, last: int) -> Rollout:
-    """Rows of a long rollout as a rollout of its own, with the value after them."""
-    after = np.concatenate([whole.values, whole.bootstrap_value[None]])[last]
-    rows = {name: getattr(whole, name)[first:last] for name in PER_STEP}
-    return whole._replace(**rows, bootstrap_value=after)
 
 
 @given(
@@ -571,7 +550,9 @@ def test_a_game_in_pieces_gives_the_samples_of_the_whole_game_once(
     whole, again = (random_rollout(seed, num_steps=edges[-1]) for _ in range(2))
     fixed_steps, pieces, done = FixedStepReturns(learning), [], 0
     for first, last in itertools.pairwise(edges):
-        played = cut(whole, first, last)
+        after = np.concatenate([whole.values, whole.bootstrap_value[None]])[last]
+        rows = {name: getattr(whole, name)[first:last] for name in PER_STEP}
+        played = whole._replace(**rows, bootstrap_value=after)
         rollout, advantages, returns = fixed_steps.complete(played)
         rollout = rollout._replace(**{name: getattr(rollout, name).copy() for name in PER_STEP})
         for name in PER_STEP:  # the player reuses its arrays
@@ -583,10 +564,8 @@ def test_a_game_in_pieces_gives_the_samples_of_the_whole_game_once(
         assert len(returns) == (len(again.mask[ready]) if enough else 0)
         done += len(returns)
         pieces.append((rollout, advantages, returns))
-    expected = n_step(
-        *(again.rewards, again.values, again.bootstrap_value, again.discounts, 0.8, steps)
-    )
-    for index, one in enumerate(expected, start=1):
+    of_whole = again.rewards, again.values, again.bootstrap_value, again.discounts
+    for index, one in enumerate(n_step(*of_whole, 0.8, steps), start=1):
         found = np.concatenate([piece[index] for piece in pieces])
         np.testing.assert_array_equal(found, one[:done])
     for name in PER_STEP:
