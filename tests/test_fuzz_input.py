@@ -148,18 +148,13 @@ def test_any_start_is_a_plan_or_one_line(stage: Stage, arguments: list[str]) -> 
 
 
 TOML_WORDS = "nan inf -inf 1e400 1979-05-27 07:32:00 true 'x' '' 0x_1 [] [[[]]] {} -1 0 1_0 a #"
-TOML_VALUES = st.one_of(
-    st.sampled_from(
-        [
-            *TOML_WORDS.split(),
-            *("{a = nan}", "[1, 'x']", "9" * 25, "9" * 5000, '"\\u0000"', '"\\n"', "'''a\nb'''"),
-            *('"é"', "", "[" * 3000, "{a=" * 200),
-        ]
-    ),
-    st.integers().map(str),
-    st.floats(allow_nan=False, allow_infinity=False).map(str),
-    st.text(max_size=8).map(json.dumps),
-)
+TOML = [
+    *TOML_WORDS.split(),
+    *("{a = nan}", "[1, 'x']", "9" * 25, "9" * 5000, '"\\u0000"', '"\\n"', "'''a\nb'''"),
+    *('"é"', "", "[" * 3000, "{a=" * 200),
+]
+NUMBERS = st.integers() | st.floats(allow_nan=False, allow_infinity=False)
+TOML_VALUES = st.sampled_from(TOML) | NUMBERS.map(str) | st.text(max_size=8).map(json.dumps)
 KEYS = st.sampled_from(sorted(OPTIONS)) | st.text(max_size=6).map(json.dumps)
 
 
@@ -203,17 +198,13 @@ STRANGE_HOSTS = """
 127.0.0.1:-1 127.0.0.1: :1 user@host:1 127.0.0.1 0.0.0.0:1 10.0.0.1:1 日本:1 host:١ host:1_0
 http://h:1 a,b , 127.1:1 LOCALHOST:1 a..b:1 -:1 127.0.0.1:00001 h:1:2
 """
-HOSTS = st.one_of(
-    st.sampled_from(
-        [
-            *STRANGE_HOSTS.split(),
-            *("localhost:1 ", " localhost:1", "local host:1", "\0:1", "a" * 64 + ":1"),
-            "a." * 130 + ":1",
-        ]
-    ),
-    st.text(max_size=8),
-    st.integers(-1, 70_000).map(lambda port: f"127.0.0.1:{port}"),
-)
+STRANGE = [
+    *STRANGE_HOSTS.split(),
+    *("localhost:1 ", " localhost:1", "local host:1", "\0:1", "a" * 64 + ":1"),
+    "a." * 130 + ":1",
+]
+OF_PORTS = st.integers(-1, 70_000).map(lambda port: f"127.0.0.1:{port}")
+HOSTS = st.sampled_from(STRANGE) | st.text(max_size=8) | OF_PORTS
 HOST_LISTS = st.lists(HOSTS, max_size=4)
 HOST_FLAGS = st.sampled_from(["--ps-hosts", "--worker-hosts"])
 WORKER_PARTS = st.one_of(
