@@ -18,6 +18,13 @@ def parse(*arguments: str) -> Config:
     return command_line.parse_config(list(arguments), "launch_cluster.py", "test")[0]
 
 
+def said(capsys: Out, code: str, *arguments: str) -> Any:
+    """What arguments that end the command at once make it say."""
+    with pytest.raises(SystemExit, match=code):
+        parse(*arguments)
+    return capsys.readouterr()
+
+
 @pytest.fixture
 def presets(tmp_path: Path, monkeypatch: Patch) -> Path:
     folder = tmp_path / "presets"
@@ -102,29 +109,20 @@ def test_the_preset_goes_by_the_environment_asked_for(presets: Path, tmp_path: P
 
 def test_the_help_shows_a_presets_value_as_it_is(presets: Path, capsys: Out) -> None:
     (presets / "mine.toml").write_text('[run]\nstart_from = "50%/old"')
-    with pytest.raises(SystemExit, match="0"):
-        parse("--preset", "mine", "--help")
-    assert "(preset: 50%/old)" in " ".join(capsys.readouterr().out.split())
+    out = said(capsys, "0", "--preset", "mine", "--help").out
+    assert "(preset: 50%/old)" in " ".join(out.split())
 
 
 def test_a_broken_preset_is_named_and_the_help_is_shown(presets: Path, capsys: Out) -> None:
     (presets / "mine.toml").write_text("[run")
-    with pytest.raises(SystemExit):
-        parse("--preset", "mine")
-    assert "preset mine is not valid TOML" in capsys.readouterr().err
-    with pytest.raises(SystemExit, match="0"):
-        parse("--help")
-    assert capsys.readouterr().out.startswith("usage: ")
+    assert "preset mine is not valid TOML" in said(capsys, "2", "--preset", "mine").err
+    assert said(capsys, "0", "--help").out.startswith("usage: ")
 
 
 @pytest.mark.parametrize("flag", ["--preset", "--env-id"])
 def test_help_is_shown_although_a_value_is_missing(flag: str, capsys: Out) -> None:
-    with pytest.raises(SystemExit, match="0"):
-        parse("--help", flag)
-    assert capsys.readouterr().out.startswith("usage: ")
-    with pytest.raises(SystemExit, match="2"):
-        parse(flag, "--help")
-    assert f"argument {flag}: expected one argument" in capsys.readouterr().err
+    assert said(capsys, "0", "--help", flag).out.startswith("usage: ")
+    assert f"argument {flag}: expected one argument" in said(capsys, "2", flag, "--help").err
 
 
 @pytest.mark.parametrize("script", [launch_cluster, worker])
