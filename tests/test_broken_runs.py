@@ -42,8 +42,8 @@ FILES = (
     *("config.json", "plan.json", "summary.json", "processes/worker-0.json", "logs/worker-0.log"),
     *("metrics/worker-0.jsonl", "metrics/episodes.jsonl", "metrics/evaluator-0.jsonl", MANIFEST),
 )
-RESTART = ["restart", "worker-0", "--run", "runs/pole"]
 RUN = "runs/pole"
+RESUME = ["start", "--dry-run", "--resume", "--run-dir", RUN]
 
 
 @pytest.fixture(scope="module")
@@ -82,18 +82,18 @@ def spoil(path: Path, how: str) -> None:
 
 
 def readers(file: str) -> list[tuple[Any, list[str]]]:
-    status_, resume = ["status", RUN], ["start", "--dry-run", "--resume", "--run-dir", RUN]
+    status_, restart = ["status", RUN], ["restart", "worker-0", "--run", RUN]
     drawn = (plot, [RUN, "--what", "return", "--output", "../plots"])
     verbs = {
-        "config.json": [status_, ["watch", RUN], ["list"], ["attach", RUN], resume],
+        "config.json": [status_, ["watch", RUN], ["list"], ["attach", RUN], RESUME],
         "plan.json": [["cockpit", RUN]],  # where it is whole, it would go to work
         "summary.json": [status_, ["watch", RUN], ["list"]],
-        "processes/worker-0.json": [status_, ["watch", RUN], ["stop", RUN], RESTART],
+        "processes/worker-0.json": [status_, ["watch", RUN], ["stop", RUN], restart],
         "metrics/worker-0.jsonl": [status_, ["watch", RUN]],
         "metrics/episodes.jsonl": [status_],
         "metrics/evaluator-0.jsonl": [],
         "logs/worker-0.log": [["logs", "--run", RUN]],
-        MANIFEST: [status_, resume],
+        MANIFEST: [status_, RESUME],
     }
     tools = [drawn] if file.startswith("metrics") else []
     tools += [drawn, (evaluate, [RUN])] if file in ("config.json", MANIFEST) else []
@@ -156,9 +156,8 @@ def test_damaged_lines_of_metrics_are_counted_once(stage: Stage, caplog: Log) ->
     with rows.open("ab") as file:
         file.write(b'{"env_st\n\n\xff\xfe\n[1]\n')
     assert stage.call(plot.main, [RUN, "--output", str(stage.path.parent / "plots")]).code == 0
-    told = [record.getMessage() for record in caplog.records if "damaged" in record.getMessage()]
-    assert len(told) == 1
-    assert told[0].endswith("runs/pole/metrics (worker-0.jsonl 3)")
+    (told,) = [line for line in caplog.messages if "damaged" in line]
+    assert told.endswith("runs/pole/metrics (worker-0.jsonl 3)")
 
 
 def test_every_reader_refuses_a_damaged_checkpoint_by_name(stage: Stage) -> None:
@@ -167,11 +166,10 @@ def test_every_reader_refuses_a_damaged_checkpoint_by_name(stage: Stage) -> None
     manifest = dataclasses.replace(held, mean_return_100=3.0, files={})
     checkpoint.write(path.parent, manifest, snapshots.save)
     snapshots.damage(path / "variables.index")
-    resume = ["start", "--dry-run", "--resume", "--run-dir", RUN]
     only = "the only checkpoint in"
     named = "checkpoints/4580000 is damaged (variables.index does not match its SHA-256)"
     for main, words, prog, line in (
-        (launch_cluster.main, resume, "launch_cluster.py", only),
+        (launch_cluster.main, RESUME, "launch_cluster.py", only),
         (evaluate.main, [RUN], "evaluate.py", only),
         (evaluate.main, [RUN, "--which", "best"], "evaluate.py", named),
         (evaluate.main, [f"{RUN}/checkpoints/4580000"], "evaluate.py", named),

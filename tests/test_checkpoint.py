@@ -181,9 +181,8 @@ def test_damage_is_found_and_named(tmp_path: Path, kind: str) -> None:
     harm, reason = DAMAGES[kind]
     path = write(tmp_path, 10)
     harm(path)
-    with pytest.raises(DamagedCheckpointError) as found:
+    with pytest.raises(DamagedCheckpointError, match=re.escape(reason)):
         checkpoint.verify(path)
-    assert reason in str(found.value)
 
 
 @pytest.mark.parametrize(
@@ -358,29 +357,27 @@ def test_another_game_or_network_is_refused_by_name(there: Any, changes: Any, sa
     refused("tanh", checkpoint.refuse_other_identity, manifest(10, identity=older), other, path)
 
 
-RNG = np.random.default_rng(1)
-VALUES: dict[str, np.ndarray] = {
-    "conv1/weights": RNG.normal(size=(3, 3, 4, 8)).astype(np.float32),
-    "conv1/weights/Adam": RNG.normal(size=(3, 3, 4, 8)).astype(np.float32),
-    "beta1_power": np.array(0.9, np.float32),
-    "global_step": np.array(2**40 + 1),
-    "observation_statistics": np.zeros(0),
-    "moments": np.array([1e-300, -0.0, np.pi, 1e300]),
-    "strange": np.array([np.nan, np.inf, -np.inf, 1e-45], np.float32),
-}
-
-
 def test_values_come_back_bit_for_bit_and_the_callers_graph_stays(tmp_path: Path) -> None:
+    rng = np.random.default_rng(1)
+    values: dict[str, np.ndarray] = {
+        "conv1/weights": rng.normal(size=(3, 3, 4, 8)).astype(np.float32),
+        "conv1/weights/Adam": rng.normal(size=(3, 3, 4, 8)).astype(np.float32),
+        "beta1_power": np.array(0.9, np.float32),
+        "global_step": np.array(2**40 + 1),
+        "observation_statistics": np.zeros(0),
+        "moments": np.array([1e-300, -0.0, np.pi, 1e300]),
+        "strange": np.array([np.nan, np.inf, -np.inf, 1e-45], np.float32),
+    }
     with tf.Graph().as_default() as graph:
-        path = write_values(tmp_path, VALUES, manifest(7))
+        path = write_values(tmp_path, values, manifest(7))
         loaded = checkpoint.load_variables(path)
         assert graph.get_operations() == []
     checkpoint.verify(path)
     assert {file.name for file in path.iterdir()} == {*FILES, "manifest.json"}
     listed = dict(tf.train.list_variables(str(path / checkpoint.PREFIX)))
-    assert listed == {name: list(np.shape(value)) for name, value in VALUES.items()}
-    assert loaded.keys() == VALUES.keys()
-    for name, value in VALUES.items():
+    assert listed == {name: list(np.shape(value)) for name, value in values.items()}
+    assert loaded.keys() == values.keys()
+    for name, value in values.items():
         assert np.asarray(loaded[name]).dtype == value.dtype
         assert np.shape(loaded[name]) == np.shape(value)
         assert np.asarray(loaded[name]).tobytes() == np.asarray(value).tobytes()

@@ -87,11 +87,8 @@ def test_addresses_that_others_can_reach_need_a_trusted_network() -> None:
         assert make_cluster(PS, [address], trusted_network=True).workers == (address,)
 
 
-def tf_config(task: Any, **jobs: Any) -> str:
-    return json.dumps({"cluster": {"ps": PS, "worker": WORKERS, **jobs}, "task": task})
-
-
-def read(text: str) -> tuple[Cluster, Task]:
+def read(task: Any, **jobs: Any) -> tuple[Cluster, Task]:
+    text = json.dumps({"cluster": {"ps": PS, "worker": WORKERS, **jobs}, "task": task})
     return from_tf_config(text, trusted_network=False)
 
 
@@ -100,17 +97,17 @@ def test_tf_config_says_which_process_this_is() -> None:
         *(({"type": "worker", "index": index}, Task("worker", 1)) for index in (1, "1")),
         *((task, Task("ps", 0)) for task in ({"type": "ps", "index": 0}, {"type": "ps"})),
     ):
-        assert read(tf_config(task)) == (Cluster(tuple(PS), tuple(WORKERS)), wanted)
+        assert read(task) == (Cluster(tuple(PS), tuple(WORKERS)), wanted)
 
 
 @pytest.mark.parametrize("head", ["chief", "master"])
 def test_a_chief_or_master_is_worker_0_and_the_workers_move_up(head: str) -> None:
     jobs = {head: ["127.0.0.1:9"]}
-    made, chief = read(tf_config({"type": head, "index": 0}, **jobs))
+    made, chief = read({"type": head, "index": 0}, **jobs)
     assert made.workers == ("127.0.0.1:9", *WORKERS)
     assert (chief, chief.is_chief) == (Task("worker", 0), True)
-    assert read(tf_config({"type": "worker", "index": 0}, **jobs))[1] == Task("worker", 1)
-    assert read(tf_config({"type": "ps", "index": 0}, **jobs))[1] == Task("ps", 0)
+    assert read({"type": "worker", "index": 0}, **jobs)[1] == Task("worker", 1)
+    assert read({"type": "ps", "index": 0}, **jobs)[1] == Task("ps", 0)
 
 
 def test_free_ports_are_free_and_all_different() -> None:

@@ -1,6 +1,5 @@
 """Compact checkpoints: small, and as good as others for playing and for going on."""
 
-import json
 from contextlib import closing
 from pathlib import Path
 from typing import Any
@@ -22,6 +21,7 @@ from a3c.run.rundir import REPOSITORY, RunDir
 from benchmarks import compact
 from tests import Log, snapshots
 from tests.clusters import config, small_config
+from tests.test_checkpoint import rewrite
 
 RNG = np.random.default_rng(0)
 WEIGHTS = {
@@ -113,8 +113,7 @@ def test_a_run_continues_with_a_fresh_optimizer(packed: Path, tmp_path: Path, ca
     assert "env step 10, a compact checkpoint: the optimizer's statistics start" in caplog.text
     made = RunDir(tmp_path)
     for reason, is_lost in (("solved", False), ("interval", True)):
-        path = tmp_path / "checkpoints" / "10" / checkpoint.MANIFEST
-        path.write_text(json.dumps(json.loads(path.read_text()) | {"reason": reason}))
+        rewrite(tmp_path / "checkpoints" / "10", reason=reason)
         JsonlSink(made.metrics("worker-0")).write(15, {"wall_s": 1.0})  # while games were played
         prepare(blank_store(*EVERYTHING), tmp_path)
         assert made.metrics("losses").exists() == is_lost

@@ -30,25 +30,23 @@ def runs(here: Path) -> Path:
     return here
 
 
-OFFERED = {
-    "sta": "start status",
-    "lo": "logs",
-    "--mode ": "auto child compose tmux",
-    "--mode=t": "tmux",
-    "start --mode c": "child compose",
-    "--preset pe": "pendulum",
-    "--preset=paper": "paper-ff paper-lstm",
-    "presets c": "cartpole",
-    "--workers 2 --optimizer ": "adam rmsprop sgd",
-    "--stop-at-r": "--stop-at-return",
-    "stop --n": "--now",
-    "status --": "--help --json --version",
-    **dict.fromkeys(("cock", "--workers ", "--run-dir ", "--mode 'chi"), ""),
-}
-
-
 def test_completions_match_the_parsers(capsys: Out) -> None:
-    for line, words in OFFERED.items():
+    offered = {
+        "sta": "start status",
+        "lo": "logs",
+        "--mode ": "auto child compose tmux",
+        "--mode=t": "tmux",
+        "start --mode c": "child compose",
+        "--preset pe": "pendulum",
+        "--preset=paper": "paper-ff paper-lstm",
+        "presets c": "cartpole",
+        "--workers 2 --optimizer ": "adam rmsprop sgd",
+        "--stop-at-r": "--stop-at-return",
+        "stop --n": "--now",
+        "status --": "--help --json --version",
+        **dict.fromkeys(("cock", "--workers ", "--run-dir ", "--mode 'chi"), ""),
+    }
+    for line, words in offered.items():
         assert follow(line, capsys) == follow(line, capsys, "venv/bin/a3c") == words.split()
         assert follow(line, capsys, "other-a3c") == []
 
