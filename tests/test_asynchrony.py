@@ -26,9 +26,11 @@ HOW = ("2026-11-24 20:00:00", "abc", "2 cores, some processor", 1.5, "cartpole",
 FIRST = Row(*HOW, SIMULATED, 101, True, 80_000, 0.0, 625, 12.5, 10.0, False, "")
 
 
+SMALL = {"env_id": "CartPole-v1", "network": "mlp", "hidden_sizes": [8], "max_env_steps": 4000}
+
+
 def stale(workers: int, **settings: object) -> float:
-    usual = {"env_id": "CartPole-v1", "network": "mlp", "hidden_sizes": [8], "envs": 4}
-    usual |= {"rollout_length": 8, "shortest_rollout": 4, "max_env_steps": 3000}
+    usual = SMALL | {"envs": 4, "rollout_length": 8, "shortest_rollout": 4, "max_env_steps": 3000}
     return Simulation(config(workers=workers, **{**usual, **settings})).run().staleness
 
 
@@ -45,7 +47,6 @@ def test_staleness_grows_with_workers_unless_they_share_a_step() -> None:
 
 needs_cc = pytest.mark.skipif(shutil.which("cc") is None, reason="there is no C compiler")
 SHORT = ["--preset=pendulum", "--workers=16", "--seed=7", "--max-env-steps=4000"]
-SMALL = {"env_id": "CartPole-v1", "network": "mlp", "hidden_sizes": [8], "max_env_steps": 4000}
 
 
 @pytest.mark.parametrize("language", ["Python", pytest.param("C", marks=needs_cc)])
@@ -65,11 +66,8 @@ def in_c(parameters: dict[str, np.ndarray]) -> np.ndarray:
     """Parameters in the order of the C program: a row of weights and a bias for each output."""
     trunks = [parameters[name] for name in parameters if "hidden" in name]
     heads = [
-        np.append(column, bias)
+        np.vstack([parameters[f"{name}/weights"], parameters[f"{name}/biases"]]).T
         for name in ("policy", "value")
-        for column, bias in zip(
-            parameters[f"{name}/weights"].T, parameters[f"{name}/biases"], strict=True
-        )
     ]
     if "policy/log_deviation" in parameters:
         heads.append(parameters["policy/log_deviation"])
@@ -207,10 +205,8 @@ def test_tables_and_pictures_show_medians_and_ratios_to_one_worker(tmp_path: Pat
     paper = asynchrony_pictures.projected(found)
     assert paper[0].wall_s > paper[1].wall_s
     assert [one.limit for one in paper] == ["workers", "workers", "ps"]
-    for name, figure in (
-        ("learning", asynchrony_pictures.learning(found)),
-        ("times", asynchrony_pictures.times(paper)),
-    ):
+    figures = asynchrony_pictures.learning(found), asynchrony_pictures.times(paper)
+    for name, figure in zip(("learning", "times"), figures, strict=True):
         assert pictures.save(figure, tmp_path / f"{name}.png").stat().st_size > 10_000
 
 

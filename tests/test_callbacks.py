@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import importlib.util
 import json
-import logging
 import re
 import sys
 import threading
@@ -91,17 +90,17 @@ def test_a_chief_gives_callbacks_each_row(tmp_path: Path, monkeypatch: Patch, ca
     made: list[Seen] = []
     monkeypatch.setattr(Seen, "made", made, raising=False)
     games = [lambda: InfoWrapper(ScriptedEnv(0, [Script((1.0, 3.0))], []))]
-    with caplog.at_level(logging.WARNING):
-        config = small_config(
-            info_metrics=["at", "inner/points", "coins"],
-            callback=[{"name": f"{HERE}:Seen", "word": "hello"}, "examples.callback:keep_highest"],
-            log_interval_s=0.05,
-            max_env_steps=400,
-            rollout_length=1,
-            envs_per_worker=1,
-        )
-        same_step = AutoresetMode.SAME_STEP
-        worker(config, tmp_path, lambda *_: SyncVectorEnv(games, autoreset_mode=same_step)).run()
+    caplog.set_level("WARNING")
+    config = small_config(
+        info_metrics=["at", "inner/points", "coins"],
+        callback=[{"name": f"{HERE}:Seen", "word": "hello"}, "examples.callback:keep_highest"],
+        log_interval_s=0.05,
+        max_env_steps=400,
+        rollout_length=1,
+        envs_per_worker=1,
+    )
+    same_step = AutoresetMode.SAME_STEP
+    worker(config, tmp_path, lambda *_: SyncVectorEnv(games, autoreset_mode=same_step)).run()
     (seen,) = made
     assert (seen.word, seen.is_closed) == ("hello", True)
     written = [row for row in rows(tmp_path) if "event" not in row]
@@ -114,10 +113,9 @@ def test_a_chief_gives_callbacks_each_row(tmp_path: Path, monkeypatch: Patch, ca
         assert ours.get("info/inner/points", 0.5) == 0.5
     highest = json.loads((tmp_path / "highest.json").read_text())
     assert highest["cluster/mean_return_100"] == 4.0
-    said = [record.getMessage() for record in caplog.records]
-    (failed,) = [line for line in said if "callback" in line]
+    (failed,) = [line for line in caplog.messages if "callback" in line]
     assert re.search(r"Seen failed: .*callbacks.py:\d+: KeyError: 'lost'; training goes", failed)
-    assert "info_metrics coins: a whole game had no such number in its info" in said
+    assert "info_metrics coins: a whole game had no such number in its info" in caplog.messages
 
     shown = EventAccumulator(str(tmp_path / "events" / "worker-0"))
     shown.Reload()
@@ -140,7 +138,7 @@ def test_no_error_in_a_callback_ends_run(tmp_path: Path, caplog: Log, monkeypatc
     for _ in range(3):
         called(1, {})
     called.close()
-    first, second = [record.getMessage() for record in caplog.records]
+    first, second = caplog.messages
     assert "SystemExit: 3; training goes on" in first
     assert second.endswith("goes on (isolated: where it needs a network, give --isolation off)")
 
@@ -162,8 +160,7 @@ def test_a_hanging_callback_delays_nothing(tmp_path: Path, caplog: Log, monkeypa
     called.close()
     assert joined == [0.0]
     assert time.monotonic() - began < 30
-    (record,) = caplog.records
-    assert record.getMessage() == "callbacks are still busy after 0.1 s: leaving without them"
+    assert caplog.messages == ["callbacks are still busy after 0.1 s: leaving without them"]
 
 
 def test_a_callbacks_arguments_may_have_any_name() -> None:

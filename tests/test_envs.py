@@ -2,6 +2,7 @@ import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
 import gymnasium
 import numpy as np
@@ -50,16 +51,13 @@ class Echo(gymnasium.Env[Any, Any]):
 @pytest.fixture(autouse=True)
 def echo(monkeypatch: Patch) -> Iterator[None]:
     """`Echo-v0` is registered, and what a test registers or puts on the path is gone after it."""
-    known, modules = dict(gymnasium.registry), set(sys.modules)
     monkeypatch.setattr(sys, "path", sys.path[:])
-    # Gymnasium's own checks of an environment would come before ours, as warnings.
-    gymnasium.register("Echo-v0", Echo, disable_env_checker=True)  # type: ignore[arg-type]
-    yield
-    gymnasium.registry.clear()
-    gymnasium.registry.update(known)
-    for module in set(sys.modules) - modules:
-        if module.startswith("someone"):
-            del sys.modules[module]
+    with mock.patch.dict(gymnasium.registry):
+        # Gymnasium's own checks of an environment would come before ours, as warnings.
+        gymnasium.register("Echo-v0", Echo, disable_env_checker=True)  # type: ignore[arg-type]
+        yield
+    for module in [name for name in sys.modules if name.startswith("someone")]:
+        del sys.modules[module]
 
 
 def make(env_id: str, num_envs: int = 2, render_mode: str | None = None, **settings: Any) -> Any:
@@ -214,14 +212,12 @@ def test_settings_that_do_not_fit_are_refused() -> None:
 
 
 def test_a_missing_dependency_says_what_to_install(monkeypatch: Patch) -> None:
-    for module in ("jax", "mujoco", "Box2D"):
+    for module in ("jax", "mujoco", "Box2D", "minigrid", "minatar"):
         monkeypatch.setitem(sys.modules, module, None)
     for module in [name for name in sys.modules if name.startswith("gymnasium.envs.mujoco")]:
         monkeypatch.delitem(sys.modules, module)
     refusal("phys2d/CartPole-v1", r"needs jax, .*pip install \"gymnasium\[jax\]\"")
     refusal("tabular/Blackjack-v0", r"needs jax, .*pip install \"gymnasium\[jax\]\"")
-    for package in ("minigrid", "minatar"):
-        monkeypatch.setitem(sys.modules, package, None)
     refusal("MiniGrid-Empty-5x5-v0", "needs minigrid, .*pip install minigrid$")
     refusal("MinAtar/Breakout-v1", "needs minatar.gym, .*pip install minatar$")
     missing = "needs gymnasium.{0}., which is missing here: .*pip install .gymnasium.{0}..$"

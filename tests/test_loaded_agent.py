@@ -46,12 +46,10 @@ def test_a_batch_gives_the_same_as_its_observations_one_by_one(cartpole: LoadedA
     assert "CartPole-v1" in repr(cartpole)
     batch = np.random.default_rng(1).normal(0, 0.05, (3, 4)).astype(np.float32)
     all_at_once = cartpole.act(batch, greedy=True)
-    assert all_at_once.probabilities is not None
     for index, observation in enumerate(batch):
         alone = cartpole.act(observation, greedy=True)
         assert alone.action == all_at_once.action[index]
         np.testing.assert_allclose(alone.value, all_at_once.value[index], rtol=1e-5)
-        assert alone.probabilities is not None
         np.testing.assert_allclose(alone.probabilities, all_at_once.probabilities[index], rtol=1e-5)
     assert all_at_once.action.tolist() == all_at_once.probabilities.argmax(axis=1).tolist()
     np.testing.assert_allclose(all_at_once.probabilities.sum(axis=1), 1.0)
