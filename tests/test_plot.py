@@ -15,7 +15,7 @@ from a3c.plot import charts, curves
 from a3c.run.metrics import interval
 from a3c.watch.snapshot import Curve
 from plot import main
-from tests import Out
+from tests import Out, refused
 from tests.clusters import config
 from tests.fake_runs import FakeRun
 from tests.runs import call_script
@@ -199,9 +199,8 @@ def test_runs_that_differ_in_their_seed_only_are_one_group() -> None:
 
     def grouped(*configs: dict[str, Any] | None) -> list[tuple[str, str]]:
         runs = [curves.History(Path(f"run-{i}"), made, {}) for i, made in enumerate(configs)]
-        return [
-            (label, " ".join(run.name for run in members)) for label, members in curves.group(runs)
-        ]
+        groups = curves.group(runs)
+        return [(label, " ".join(run.name for run in members)) for label, members in groups]
 
     assert grouped(a, b, c) == [("gamma 0.9", "run-0 run-1"), ("gamma 0.8", "run-2")]
     alone = [("run-0", "run-0 run-1"), ("run-2", "run-2"), ("run-3", "run-3")]
@@ -243,8 +242,7 @@ def test_a_run_whose_evaluator_has_no_score_yet_has_no_picture_of_returns(tmp_pa
     made = FakeRun(tmp_path, config(env_id="CartPole-v1"))
     made.rows("evaluator-0", [])
     made.rows("worker-0", [{"time": 1.0, "env_steps": 5}])
-    with pytest.raises(curves.NothingToDrawError, match="has no finished game"):
-        charts.figure("return", [curves.load(tmp_path)])
+    refused("has no finished game", charts.figure, "return", [curves.load(tmp_path)])
 
 
 def test_pictures_before_one_without_data_are_named(tmp_path: Path, capsys: Out) -> None:

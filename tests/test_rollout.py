@@ -1,5 +1,6 @@
 """Rollouts from games that go as written, in all three ways in which environments reset."""
 
+import copy
 import itertools
 from collections.abc import Iterator, Sequence
 from typing import Any
@@ -32,6 +33,7 @@ from tests.scripted import (
 
 MODES = list(AutoresetMode)
 GAMMA = 0.5
+TWO_LIVES = Script((1.0, 2.0, 4.0, 8.0), lives=(2, 1, 1, 0))
 in_all_modes = pytest.mark.parametrize("mode", MODES, ids=[mode.value for mode in MODES])
 
 
@@ -57,12 +59,7 @@ def play(
         **hooks or {},
     )
     for rollout in player.rollouts():
-        arrays: dict[str, Any] = {
-            name: value.copy()
-            for name, value in rollout._asdict().items()
-            if isinstance(value, np.ndarray)
-        }
-        yield rollout._replace(**arrays, episodes=list(rollout.episodes))
+        yield copy.deepcopy(rollout)
 
 
 def rows(rollout: Rollout, b: int = 0) -> list[int]:
@@ -213,9 +210,6 @@ def test_a_game_without_a_finite_score_is_not_reported(mode: AutoresetMode, pois
     games = [[Script((1.0, poison, 1.0)), Script((2.0, 3.0))]]
     rollout = next(play(games, mode, rollout_length=12))
     assert set(rollout.episodes) == {Episode(5.0, 2)}
-
-
-TWO_LIVES = Script((1.0, 2.0, 4.0, 8.0), lives=(2, 1, 1, 0))
 
 
 @in_all_modes

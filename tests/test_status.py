@@ -17,7 +17,6 @@ from rich.console import Console
 
 import evaluate
 import launch_cluster
-from a3c.errors import UserError
 from a3c.launch import run_summary, verbs
 from a3c.process.process_records import write_json
 from a3c.run import rundir
@@ -25,7 +24,7 @@ from a3c.run.metrics import JsonlSink
 from a3c.run.rundir import RunDir
 from a3c.watch import dashboard, status
 from a3c.watch.snapshot import Curve, lines, score, seconds_to_goal
-from tests import Out, Patch
+from tests import Out, Patch, refused
 from tests.fake_runs import FakeRun, configure, dead, live_run
 from tests.runs import call_script
 from tests.test_run_summary import SCORES
@@ -206,8 +205,7 @@ def joined(made: FakeRun, worker: int, *, life: int, now: int) -> None:
 
 
 def test_a_directory_that_holds_no_run_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(UserError, match="holds no run"):
-        status.read(RunDir(tmp_path))
+    refused("holds no run", status.read, RunDir(tmp_path))
 
 
 @pytest.mark.parametrize("workers", [2, 16, 32])
@@ -263,10 +261,7 @@ def test_followed_logs_show_new_processes(tmp_path: Path, monkeypatch: Patch, ca
     monkeypatch.setattr(verbs, "time", clock)
     assert launch_cluster.main(["logs", "-f", "--run", str(run.path)]) == 130
     said = capsys.readouterr()
-    assert said.out.splitlines() == [
-        *("one", "two"),
-        *("ps-0         cut", "worker-0     here"),
-    ]
+    assert said.out.splitlines() == ["one", "two", "ps-0         cut", "worker-0     here"]
     assert said.err == ""
 
 

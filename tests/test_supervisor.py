@@ -123,10 +123,17 @@ def test_nine_keepers_are_started_and_stopped_without_a_trace(run: RunDir) -> No
     assert left == {f"{NAME}.json"}
 
 
-def supervise(planned: Plan, keepers: module.Keepers, look: Callable[[], None]) -> module.Outcome:
+def supervise(
+    planned: Plan, keepers: module.Keepers, look: Callable[[], None], *signals: signal.Signals
+) -> module.Outcome:
+    """The outcome of a run; the signals come before it is supervised."""
     with module.Interruption() as interruption:
+        for number in signals:
+            os.kill(os.getpid(), number)
         run = RunDir(Path(planned.run_dir))
-        return module.Supervisor(planned, keepers, run, interruption, on_poll=look).run()
+        outcome = module.Supervisor(planned, keepers, run, interruption, on_poll=look).run()
+        assert not interruption.count, "all signals were handled"
+    return outcome
 
 
 @pytest.mark.parametrize("ended", ["ps-0", "worker-0", "worker-1"])
@@ -200,12 +207,8 @@ def test_a_keeper_that_is_late_is_ended_too_if_the_run_was_stopped_before(run: R
         if looks == 2:
             made.append(module.ChildKeepers(run, planned.processes))
 
-    with module.Interruption() as interruption:
-        os.kill(os.getpid(), signal.SIGTERM)
-        recorded = module.RecordedKeepers(run, lambda *_: None)
-        look = until(100, start_late)
-        outcome = module.Supervisor(planned, recorded, run, interruption, on_poll=look).run()
-        assert not interruption.count  # it was handled
+    recorded = module.RecordedKeepers(run, lambda *_: None)
+    outcome = supervise(planned, recorded, until(100, start_late), signal.SIGTERM)
     assert outcome == module.Outcome(128 + signal.SIGTERM, stopped=True)
     wait_until(lambda: None not in [made[0].look(name)[0] for name in TRIO], "their end", 20.0)
     assert everything_ended(run.path)
@@ -216,11 +219,7 @@ def test_two_quick_ctrl_c_kill(run: RunDir, monkeypatch: Patch) -> None:
     keepers = Scripted(run, dict.fromkeys(TRIO, 9))
     end = keepers.end
     monkeypatch.setattr(keepers, "end", lambda name, *, now: not now or end(name, now=now))
-    with module.Interruption() as interruption:
-        for _ in range(2):
-            os.kill(os.getpid(), signal.SIGINT)
-        look = until(9, lambda _: None)
-        module.Supervisor(plan(run, *TRIO), keepers, run, interruption, on_poll=look).run()
+    supervise(plan(run, *TRIO), keepers, until(9, lambda _: None), signal.SIGINT, signal.SIGINT)
     assert set(keepers.told) == set(TRIO)
 
 

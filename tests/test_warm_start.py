@@ -22,8 +22,6 @@ FRESH = {
     "policy/biases": np.zeros(4, np.float32),
     "value/weights": np.zeros((2, 1), np.float32),
 }
-
-
 SIZES = {"normalize_observations": 7, "normalize_rewards": 3}
 
 
