@@ -7,7 +7,6 @@ import signal
 import subprocess
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any
 from unittest import mock
 
 import pytest
@@ -27,7 +26,7 @@ from a3c.watch.snapshot import Curve, lines, score, seconds_to_goal
 from tests import Out, Patch, refused
 from tests.fake_runs import FakeRun, configure, dead, live_run
 from tests.runs import call_script
-from tests.test_run_summary import SCORES
+from tests.test_run_summary import SCORES, pole
 
 
 def test_a_live_run_has_all_that_programs_count_on(tmp_path: Path) -> None:
@@ -43,13 +42,6 @@ def test_a_live_run_has_all_that_programs_count_on(tmp_path: Path) -> None:
     assert found["checkpoint"]["step"] == 4_580_000
     assert found["checkpoint"]["age_s"] == pytest.approx(24, abs=5)
     assert Path(found["checkpoint"]["path"]).is_dir()
-
-
-def pole(tmp_path: Path, state: str = "running", workers: int = 1, **changes: Any) -> FakeRun:
-    made = FakeRun(tmp_path / "run", configure(env_id="CartPole-v1", workers=workers, **changes))
-    for name in ("ps-0", *(f"worker-{i}" for i in range(workers))):
-        made.process(name, state)
-    return made
 
 
 def test_games_that_were_rolled_back_do_not_count(tmp_path: Path) -> None:
