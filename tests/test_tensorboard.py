@@ -95,9 +95,8 @@ def test_the_hparams_tab_has_the_settings_and_the_last_values_of_each_run(tmp_pa
     multiplexer = EventMultiplexer().AddRunsFromDirectory(str(tmp_path))
     multiplexer.Reload()
     context = Context(TBContext(data_provider=MultiplexerDataProvider(multiplexer, str(tmp_path))))
-    asked = api_pb2.ListSessionGroupsRequest(
-        allowed_statuses=[api_pb2.STATUS_UNKNOWN], slice_size=9
-    )
+    states = [api_pb2.STATUS_UNKNOWN]
+    asked = api_pb2.ListSessionGroupsRequest(allowed_statuses=states, slice_size=9)
     groups = Handler(RequestContext(), context, "", asked).run().session_groups
     assert [group.name for group in groups] == ["run-0", "run-1"]
     for number, group in enumerate(groups):
