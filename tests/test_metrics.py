@@ -31,11 +31,7 @@ def test_rows_come_back_from_numpy_too_and_what_is_not_finite_is_null(tmp_path: 
     sink = JsonlSink(path)
     sink.restart(0)
     sink.write(10, numbers | infinite)
-
-    def refuse(constant: str) -> Any:
-        raise AssertionError(constant)
-
-    written = json.loads(path.read_text().splitlines()[-1], parse_constant=refuse)
+    written = json.loads(path.read_text().splitlines()[-1])
     assert [written[key] for key in infinite] == [None] * 4
     (row,) = read_rows(path)
     assert row.pop("time") > 1e9

@@ -16,6 +16,7 @@ from tests.graphs import run
 
 ATARI = Box(0, 255, (4, 12, 10), np.uint8)
 RGB = Box(0, 255, (12, 10, 3), np.uint8)
+STACK = Box(0, 255, (4, 12, 14), np.uint8)
 LAST = Box(0, 255, (12, 10, 4), np.uint8)
 RGB_STACK_CHANNELS_FIRST = Box(0, 255, (2, 3, 12, 10), np.uint8)
 UNIT_IMAGE = Box(0.0, 1.0, (12, 10, 1), np.float32)
@@ -138,9 +139,6 @@ def test_a_picture_of_bytes_shows_just_these_bytes() -> None:
     space = Box(-1.0, 1.0, (1, 3, 1), np.float32)
     values = np.array([-1.0, 0.0, 1.0], np.float32).reshape(1, 3, 1)
     assert observations.picture(values, space).ravel().tolist() == [0, 128, 255]
-
-
-STACK = Box(0, 255, (4, 12, 14), np.uint8)
 
 
 def test_transposing_twice_changes_nothing() -> None:

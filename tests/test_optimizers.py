@@ -1,6 +1,6 @@
 """Optimizers against NumPy, where their variables live, and who shares them."""
 
-import threading
+import concurrent.futures
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Literal
@@ -105,15 +105,12 @@ def test_concurrent_steps_of_unlocked_workers_are_not_lost() -> None:
         read = weights.read_value()
         session.run(tf.compat.v1.global_variables_initializer())
 
-        def work() -> None:
+        def work(_: int) -> None:
             for _ in range(num_steps):
                 session.run([step, read])
 
-        threads = [threading.Thread(target=work) for _ in range(num_threads)]
-        for thread in threads:
-            thread.start()
-        for thread in threads:
-            thread.join()
+        with concurrent.futures.ThreadPoolExecutor(num_threads) as pool:
+            list(pool.map(work, range(num_threads)))
         np.testing.assert_array_equal(session.run(weights), -num_threads * num_steps)
 
 

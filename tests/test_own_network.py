@@ -21,6 +21,8 @@ from tests import Patch, refused
 from tests.clusters import batch_of, small_config
 
 SPACE, ACTIONS = Box(-1.0, 1.0, (3,)), Discrete(2)
+IMAGES = Box(0, 255, (4, 20, 20), np.uint8)
+CONFIG = small_config(network="examples.keras_network:build", max_gradient_norm=0.0)
 WHOLE = """\
 from a3c.net import layers
 from a3c.net.distributions import for_space
@@ -105,10 +107,6 @@ def test_a_correct_network_is_accepted_recurrent_or_not() -> None:
 def test_a_mistake_is_one_line_that_says_where_and_what(old: str, new: str, said: str) -> None:
     assert WHOLE.count(old) == 1
     refused(rf"^network mine:build.*{re.escape(said)}", check, WHOLE.replace(old, new))
-
-
-IMAGES = Box(0, 255, (4, 20, 20), np.uint8)
-CONFIG = small_config(network="examples.keras_network:build", max_gradient_norm=0.0)
 
 
 def images(*_: Any) -> Any:

@@ -45,9 +45,8 @@ def test_links_lead_to_what_is_copied(tmp_path: Path, monkeypatch: Patch) -> Non
 def test_a_wrong_table_is_generated_again() -> None:
     path = pages.REPOSITORY / "docs" / "metrics.md"
     page = path.read_text("utf-8")
-    spoilt = page.replace("| points | mean length", "| | median length").replace(
-        "| `time/other` |", "| `time/nothing` |"
-    )
+    spoilt = page.replace("| points | mean length", "| | median length")
+    spoilt = spoilt.replace("| `time/other` |", "| `time/nothing` |")
     assert spoilt != page
     assert pages.with_tables(spoilt) == page, "run `make docs`"
 
@@ -104,14 +103,6 @@ COMMANDS = re.findall(r"^    \.venv/bin/python (.*)", PAGE.replace("\\\n", ""), 
 TOUR = [command for command in COMMANDS if "line-walk" in command]
 
 
-def changed(text: str, change: str) -> str:
-    """A file after a change; its lines with ` ` and `-` must be in it exactly once."""
-    lines = change.splitlines(keepends=True)
-    before = "".join(line[1:] for line in lines if line[0] in " -")
-    assert text.count(before) == 1, f"not once in the file:\n{before}"
-    return text.replace(before, "".join(line[1:] for line in lines if line[0] in " +"))
-
-
 @pytest.fixture(scope="module")
 def tree(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A copy of the tree with all changes of the page, and its files."""
@@ -119,7 +110,11 @@ def tree(tmp_path_factory: pytest.TempPathFactory) -> Path:
     ignored = shutil.ignore_patterns(".*", "runs", "tests", "benchmarks", "docs", "docker", "zoo")
     shutil.copytree(REPOSITORY, tree, ignore=ignored)
     for name, change in CHANGES:
-        (tree / name).write_text(changed((tree / name).read_text("utf-8"), change), "utf-8")
+        lines, text = change.splitlines(keepends=True), (tree / name).read_text("utf-8")
+        before = "".join(line[1:] for line in lines if line[0] in " -")
+        assert text.count(before) == 1, f"not once in {name}:\n{before}"
+        after = "".join(line[1:] for line in lines if line[0] in " +")
+        (tree / name).write_text(text.replace(before, after), "utf-8")
     for name, code in FILES.items():
         (tree / name).write_text(code)
     return tree

@@ -105,10 +105,8 @@ def test_a_box_action_is_read_within_its_bounds_and_has_an_axis_without_bounds()
     (row,) = view(space, [0.5, np.log(0.25)], [9.0], action_bounds="clip")
     assert row == pytest.approx(Reading("action", -2.0, 2.0, 0.5, 0.25, 0.75, 2.0))
     rows = view(Box(-np.inf, np.inf, (2,), np.float32), [0.0, 1.0, 0.0, 0.0], [0.0, 0.0])
-    assert [(row.name, row.low, row.high) for row in rows] == [
-        ("action 0", -3.0, 3.0),
-        ("action 1", -3.0, 3.0),
-    ]
+    shown = [(row.name, row.low, row.high) for row in rows]
+    assert shown == [("action 0", -3.0, 3.0), ("action 1", -3.0, 3.0)]
 
 
 def test_a_users_own_policy_has_no_rows() -> None:

@@ -15,7 +15,7 @@ from a3c.plot import charts, curves
 from a3c.run.metrics import interval
 from a3c.watch.snapshot import Curve
 from plot import main
-from tests import Out
+from tests import Out, refused
 from tests.clusters import config
 from tests.fake_runs import FakeRun
 from tests.runs import call_script
@@ -35,14 +35,9 @@ def fake_run(path: Path, *, seed: int = 1, games: int = 300, learning_rate: floa
         place = {"time": float(i), "env_steps": 100 * (i + 1)}
         score = 100 * i / games + rng.normal()
         episodes.append({**place, "worker": i % 2, "return": score})
-        varied = {
-            "wall_s": i / 10,
-            "cluster/mean_return_100": score,
-            "train/staleness": float(i % 3),
-            "loss/value": 1.0 / (i + 1),
-            "loss/explained_variance": i / games,
-        }
-        rows.append(place | fixed | varied)
+        row = place | fixed | {"wall_s": i / 10, "cluster/mean_return_100": score}
+        row |= {"loss/value": 1.0 / (i + 1), "loss/explained_variance": i / games}
+        rows.append(row | {"train/staleness": float(i % 3)})
     for name, table in (("episodes", episodes), ("worker-0", rows), ("worker-1", rows)):
         made.rows(name, table)
     return path
@@ -199,9 +194,8 @@ def test_runs_that_differ_in_their_seed_only_are_one_group() -> None:
 
     def grouped(*configs: dict[str, Any] | None) -> list[tuple[str, str]]:
         runs = [curves.History(Path(f"run-{i}"), made, {}) for i, made in enumerate(configs)]
-        return [
-            (label, " ".join(run.name for run in members)) for label, members in curves.group(runs)
-        ]
+        groups = curves.group(runs)
+        return [(label, " ".join(run.name for run in members)) for label, members in groups]
 
     assert grouped(a, b, c) == [("gamma 0.9", "run-0 run-1"), ("gamma 0.8", "run-2")]
     alone = [("run-0", "run-0 run-1"), ("run-2", "run-2"), ("run-3", "run-3")]
@@ -243,8 +237,7 @@ def test_a_run_whose_evaluator_has_no_score_yet_has_no_picture_of_returns(tmp_pa
     made = FakeRun(tmp_path, config(env_id="CartPole-v1"))
     made.rows("evaluator-0", [])
     made.rows("worker-0", [{"time": 1.0, "env_steps": 5}])
-    with pytest.raises(curves.NothingToDrawError, match="has no finished game"):
-        charts.figure("return", [curves.load(tmp_path)])
+    refused("has no finished game", charts.figure, "return", [curves.load(tmp_path)])
 
 
 def test_pictures_before_one_without_data_are_named(tmp_path: Path, capsys: Out) -> None:
@@ -263,22 +256,20 @@ def test_pictures_before_one_without_data_are_named(tmp_path: Path, capsys: Out)
 def test_a_setting_of_another_type_is_refused(
     tmp_path: Path, capsys: Out, section: str, name: str, value: object
 ) -> None:
-    made = FakeRun(tmp_path / "run", config(env_id="CartPole-v1"))
-    made.rows("episodes", [{"time": 1.0, "env_steps": 5, "return": 1.0, "worker": 0}] * 2)
-    held = json.loads(made.run.config.read_bytes())
+    run = fake_run(tmp_path / "run", games=9)
+    held = json.loads((run / "config.json").read_bytes())
     held["config"]["learning"]["optimizer"] = "lion"  # of a later version, and not drawn
-    made.run.config.write_text(json.dumps(held))
-    assert main([str(made.run.path)]) == 0
+    (run / "config.json").write_text(json.dumps(held))
+    assert main([str(run)]) == 0
     held["config"][section][name] = value
-    made.run.config.write_text(json.dumps(held))
-    assert main([str(made.run.path)]) == 2
+    (run / "config.json").write_text(json.dumps(held))
+    assert main([str(run)]) == 2
     assert f"config.json: {name} = " in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("held", [{"env": []}, {"env": "x"}, [], {"env": 1}])
 def test_a_config_without_sections_is_refused(tmp_path: Path, capsys: Out, held: object) -> None:
-    made = FakeRun(tmp_path / "run", config(env_id="CartPole-v1"))
-    made.rows("episodes", [{"time": 1.0, "env_steps": 5, "return": 1.0, "worker": 0}] * 2)
-    made.run.config.write_text(json.dumps({"config": held}))
-    assert main([str(made.run.path)]) == 2
+    run = fake_run(tmp_path / "run", games=9)
+    (run / "config.json").write_text(json.dumps({"config": held}))
+    assert main([str(run)]) == 2
     assert "is no run's config.json" in capsys.readouterr().err

@@ -35,6 +35,14 @@ def cartpole(tmp_path: Path, **settings: Any) -> FakeRun:
     return FakeRun(tmp_path / "run", configure(**chosen))
 
 
+def pole(tmp_path: Path, state: str = "running", workers: int = 1, **changes: Any) -> FakeRun:
+    """A run of CartPole whose processes are all in one state."""
+    made = cartpole(tmp_path, workers=workers, **changes)
+    for name in ("ps-0", *(f"worker-{i}" for i in range(workers))):
+        made.process(name, state)
+    return made
+
+
 def conclude(made: FakeRun, outcome: Outcome = Outcome(EXIT_OK)) -> int:  # noqa: B008
     with Interruption() as interruption:
         return run_summary.conclude(made.run, made.config, outcome, interruption)
@@ -80,10 +88,8 @@ def test_no_script_runs_for_nothing(tmp_path: Path, monkeypatch: Patch, caplog: 
 
 
 def test_a_signal_after_training_spares_the_summary(tmp_path: Path, monkeypatch: Patch) -> None:
-    made = cartpole(tmp_path, max_env_steps=900)
+    made = pole(tmp_path, "done", max_env_steps=900)
     made.checkpoint(900, 20.0, reason="max_env_steps")
-    for name in ("ps-0", "worker-0"):
-        made.process(name, "done")
     monkeypatch.setattr(
         near_end, "end_remote", lambda *_, **__: os.kill(os.getpid(), signal.SIGTERM)
     )
@@ -104,8 +110,7 @@ def test_a_solved_run_that_is_resumed_and_stopped_is_known_to_be_solved(tmp_path
     first = summarise(made.run, "done", newest_valid(made.run.checkpoints), scores, 475.0)
     assert "1     480.0     500.0         -" in closing(made.run, first, [])
     rundir.create(made.run.path, made.config, None, resume=True)
-    newest = newest_valid(made.run.checkpoints)
-    again = summarise(made.run, "stopped", newest, None, 475.0)
+    again = summarise(made.run, "stopped", newest_valid(made.run.checkpoints), None, 475.0)
     assert (again["state"], again["solved"], again["evaluation"]) == ("done", True, scores)
     rundir.create(made.run.path, made.config, None, resume=True)
     made.checkpoint(1000, 1.0, reason="interrupted")
@@ -204,10 +209,9 @@ def test_a_mean_is_never_rounded_past_its_mark() -> None:
 def test_no_deleted_run_is_offered_again(tmp_path: Path, caplog: Log, monkeypatch: Patch) -> None:
     made = cartpole(tmp_path)
     made.checkpoint(900, 20.0, reason="interrupted")
-    newest = newest_valid(made.run.checkpoints)
     refuse = mock.Mock(side_effect=OSError(errno.EROFS, "Read-only file system"))
     monkeypatch.setattr("a3c.process.process_records.write_json", refuse)
-    summary = summarise(made.run, "stopped", newest, None)
+    summary = summarise(made.run, "stopped", newest_valid(made.run.checkpoints), None)
     assert caplog.text.rstrip().endswith("(Read-only file system): make its folder writable")
     assert "go on with" in closing(made.run, summary, [])
     made.run.config.unlink()
@@ -238,10 +242,8 @@ with rundir.hold(run.path), Interruption() as interruption:
 
 
 def test_stop_ends_even_the_last_games(tmp_path: Path, python: Python, capsys: Out) -> None:
-    made = cartpole(tmp_path, max_env_steps=900)
+    made = pole(tmp_path, "done", max_env_steps=900)
     made.checkpoint(900, 20.0, reason="max_env_steps")
-    for name in ("ps-0", "worker-0"):
-        made.process(name, "done")
     started = tmp_path / "started"
     games = f"import pathlib, time\npathlib.Path({str(started)!r}).touch()\ntime.sleep(200)"
     (tmp_path / "evaluate.py").write_text(games)
@@ -253,14 +255,13 @@ def test_stop_ends_even_the_last_games(tmp_path: Path, python: Python, capsys: O
     assert summary_of(made, "state", "evaluation") == ("done", None)
 
 
-@pytest.mark.parametrize("words", [["stop"], ["restart", "worker-1"], ["remove", "worker-1"]])
-def test_remote_processes_are_named_by_their_host(tmp_path: Path, words: Any, capsys: Out) -> None:
+@pytest.mark.parametrize("words", ["stop", "restart worker-1 --run", "remove worker-1 --run"])
+def test_remote_processes_are_named_by_their_host(tmp_path: Path, words: str, capsys: Out) -> None:
     """As on a login node that shares the disk of the hosts."""
     made = cartpole(tmp_path, workers=2)
     made.process("worker-1", host="node7", child=dead(), keeper=dead())
-    to_run = ["--run"] if len(words) > 1 else []
-    assert launch_cluster.main([*words, *to_run, str(made.run.path)]) == 2
-    said = f"launch_cluster.py: worker-1 runs on node7: give `{words[0]}` there\n"
+    assert launch_cluster.main([*words.split(), str(made.run.path)]) == 2
+    said = f"launch_cluster.py: worker-1 runs on node7: give `{words.split()[0]}` there\n"
     assert capsys.readouterr().err == said
     with rundir.hold(made.run.path):
         assert launch_cluster.main(["add", "--run", str(made.run.path)]) == 2
@@ -283,9 +284,7 @@ def test_workers_that_no_launcher_starts_stay_reserved(
 
 
 def test_the_remedies_in_a_live_run_name_what_works(tmp_path: Path, capsys: Out) -> None:
-    made = cartpole(tmp_path, workers=2)
-    for name in ("worker-0", "worker-1"):
-        made.process(name, "stopped")
+    made = pole(tmp_path, "stopped", workers=2)
     with rundir.hold(made.run.path):
         for *words, said in (
             ("restart", "worker-0", "worker-0 has no keeper any more: use --resume"),

@@ -119,13 +119,12 @@ def test_a_launcher_leaves_a_run_that_another_one_holds(here: Path, capsys: Out)
 
 
 def test_new_runs_are_named_after_the_game_and_the_time(here: Path) -> None:
-    wanted = {
-        "ALE/Pong-v5": "pong-v5",
-        "my.module:My_Env-v0": "my-env-v0",
-        "///": "run",
-        "../../etc": "etc",
-    }
-    for env_id, name in wanted.items():
+    for env_id, name in (
+        ("ALE/Pong-v5", "pong-v5"),
+        ("my.module:My_Env-v0", "my-env-v0"),
+        ("///", "run"),
+        ("../../etc", "etc"),
+    ):
         first = rundir.new_path(env_id, 0.0)
         assert (first.parent, first.name.rpartition("-19")[0]) == (rundir.RUNS, name)
         first.mkdir(parents=True)
@@ -203,10 +202,8 @@ def test_a_copy_ends_nothing_and_gets_a_label_when_resumed(tmp_path: Path, capsy
     first = created(tmp_path / "run")
     copy = tmp_path / "copy"
     shutil.copytree(first.path, copy)
-    assert launch_cluster.main(["stop", str(copy)]) == 2
-    assert f"is a copy of {first.path}" in capsys.readouterr().err
-    for verb in ("restart", "remove"):
-        assert launch_cluster.main([verb, "worker-0", "--run", str(copy)]) == 2
+    for words in (["stop"], ["restart", "worker-0", "--run"], ["remove", "worker-0", "--run"]):
+        assert launch_cluster.main([*words, str(copy)]) == 2, words
         assert f"is a copy of {first.path}" in capsys.readouterr().err
     assert launch_cluster.main(["stop", str(first.path)]) == 0
     again = rundir.create(copy, Config(), None, resume=True)

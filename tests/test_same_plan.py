@@ -33,7 +33,6 @@ NODES = {
     "SLURM_JOB_ID": "8",
 }
 
-
 Cast = list[dict[str, Any]]  # the ps and workers of a plan
 SamePlan = Callable[..., Cast]
 
@@ -93,9 +92,8 @@ def with_env(text: str, **env: str) -> str:
 
 
 def manifests() -> dict[str, dict[str, Any]]:
-    return {
-        name: yaml.safe_load((DOCKER / "k8s" / f"{name}.yaml").read_text()) for name in MANIFESTS
-    }
+    folder = DOCKER / "k8s"
+    return {name: yaml.safe_load((folder / f"{name}.yaml").read_text()) for name in MANIFESTS}
 
 
 def settings_of_pods() -> tuple[dict[str, str], int]:

@@ -82,9 +82,7 @@ def test_sigterm_and_another_at_once_count_as_one(start: Python, second: signal.
     assert end_of(process)[:2] == (0, "left 15 True\n")
 
 
-CLOGGED = (
-    START
-    + """
+CLOGGED = """
 read, write = os.pipe()
 os.dup2(write, 2)
 os.set_blocking(2, False)
@@ -100,11 +98,10 @@ stop.wait(60)
 os.write(1, b"asked\\n")
 time.sleep(60)
 """
-)
 
 
 def test_an_unread_log_delays_neither_the_request_nor_the_exit(start: Python) -> None:
-    process = start(CLOGGED)
+    process = start(START + CLOGGED)
     process.send_signal(signal.SIGTERM)
     assert line_of(process.stdout) == b"asked\n"
     process.send_signal(signal.SIGTERM)

@@ -35,6 +35,7 @@ from tests.test_tensorboard import shown
 FLOATS = spaces.Box(-1.0, 1.0, (2, 3), np.float64)
 GREY = spaces.Box(0, 255, (6, 5), np.uint8)
 PLANES = spaces.Box(0, 255, (3, 6, 5), np.uint8)  # channels first
+SCREEN = spaces.Box(0, 255, (20, 20, 1), np.uint8)
 BIT = spaces.Discrete(2, start=4)
 VECTORS = [
     spaces.Discrete(3, start=-1),
@@ -147,8 +148,7 @@ def test_image_and_vector_each_matter(network: str, tmp_path: Path, monkeypatch:
     page = (REPOSITORY / "docs" / "environments.md").read_text()
     (tmp_path / "my_parts.py").write_text(page.split("```python\n")[1].split("```")[0])
     monkeypatch.syspath_prepend(tmp_path)
-    screen = spaces.Box(0, 255, (20, 20, 1), np.uint8)
-    made = copies(spaces.Tuple([screen, FLOATS]), num=2, action_masks=True)
+    made = copies(spaces.Tuple([SCREEN, FLOATS]), num=2, action_masks=True)
     space = made.single_observation_space
     config = small_config(network=network)
     agent = Agent(model.build(space, BIT, config.network), space, config, seed=1)
@@ -285,9 +285,7 @@ def test_a_loaded_agent_obeys_the_masks(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("beside", [[], [FLOATS]], ids=["alone", "beside a vector"])
 def test_pictures_show_an_image_alone_and_beside_a_vector(beside: Any, tmp_path: Path) -> None:
-    made = gymnasium.spec("Odd-v0")
-    screen = spaces.Box(0, 255, (20, 20, 1), np.uint8)
-    made.kwargs.update({"observed": spaces.Tuple([screen, *beside]), "actions": BIT})
+    gymnasium.spec("Odd-v0").kwargs["observed"] = spaces.Tuple([SCREEN, *beside])
     config = small_config(env_id="Odd-v0", network="a3c-ff", action_masks=bool(beside))
     setup = EvaluationSetup(config, envs.make, model.build, 1)
     with closing(setup.envs(1)) as played:

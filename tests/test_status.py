@@ -7,7 +7,6 @@ import signal
 import subprocess
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any
 from unittest import mock
 
 import pytest
@@ -17,7 +16,6 @@ from rich.console import Console
 
 import evaluate
 import launch_cluster
-from a3c.errors import UserError
 from a3c.launch import run_summary, verbs
 from a3c.process.process_records import write_json
 from a3c.run import rundir
@@ -25,10 +23,10 @@ from a3c.run.metrics import JsonlSink
 from a3c.run.rundir import RunDir
 from a3c.watch import dashboard, status
 from a3c.watch.snapshot import Curve, lines, score, seconds_to_goal
-from tests import Out, Patch
+from tests import Out, Patch, refused
 from tests.fake_runs import FakeRun, configure, dead, live_run
 from tests.runs import call_script
-from tests.test_run_summary import SCORES
+from tests.test_run_summary import SCORES, pole
 
 
 def test_a_live_run_has_all_that_programs_count_on(tmp_path: Path) -> None:
@@ -44,13 +42,6 @@ def test_a_live_run_has_all_that_programs_count_on(tmp_path: Path) -> None:
     assert found["checkpoint"]["step"] == 4_580_000
     assert found["checkpoint"]["age_s"] == pytest.approx(24, abs=5)
     assert Path(found["checkpoint"]["path"]).is_dir()
-
-
-def pole(tmp_path: Path, state: str = "running", workers: int = 1, **changes: Any) -> FakeRun:
-    made = FakeRun(tmp_path / "run", configure(env_id="CartPole-v1", workers=workers, **changes))
-    for name in ("ps-0", *(f"worker-{i}" for i in range(workers))):
-        made.process(name, state)
-    return made
 
 
 def test_games_that_were_rolled_back_do_not_count(tmp_path: Path) -> None:
@@ -206,8 +197,7 @@ def joined(made: FakeRun, worker: int, *, life: int, now: int) -> None:
 
 
 def test_a_directory_that_holds_no_run_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(UserError, match="holds no run"):
-        status.read(RunDir(tmp_path))
+    refused("holds no run", status.read, RunDir(tmp_path))
 
 
 @pytest.mark.parametrize("workers", [2, 16, 32])
@@ -263,10 +253,7 @@ def test_followed_logs_show_new_processes(tmp_path: Path, monkeypatch: Patch, ca
     monkeypatch.setattr(verbs, "time", clock)
     assert launch_cluster.main(["logs", "-f", "--run", str(run.path)]) == 130
     said = capsys.readouterr()
-    assert said.out.splitlines() == [
-        *("one", "two"),
-        *("ps-0         cut", "worker-0     here"),
-    ]
+    assert said.out.splitlines() == ["one", "two", "ps-0         cut", "worker-0     here"]
     assert said.err == ""
 
 

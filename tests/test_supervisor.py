@@ -7,13 +7,13 @@ import subprocess
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
 import pytest
 
 from a3c.cluster.plan import Plan
 from a3c.errors import EXIT_FATAL
 from a3c.keeper.restarts import Limits
-from a3c.keeper.spec import Process
 from a3c.launch import supervisor as module
 from a3c.process import process_records
 from a3c.process.process_records import ProcessRecord
@@ -85,24 +85,19 @@ def test_a_keeper_restarts_until_its_third_kill(keepers: module.ChildKeepers, ru
 
 def test_a_keeper_in_its_own_pane_is_known(keepers: module.ChildKeepers, run: RunDir) -> None:
     """As in tmux mode: the new keeper needs a moment to write down that it is there."""
-    asked: list[int] = []
-
-    def restart(process: Process, restarts: int) -> None:
-        asked.append(restarts)
-        keepers.start_again(process, restarts)
-
+    restart = mock.Mock(wraps=keepers.start_again)
     recorded = module.RecordedKeepers(run, restart)
     supervisor = module.Supervisor(plan(run), recorded, run, module.Interruption())
     before = wait_for_keeper(run)
     os.kill(before.keeper.pid, signal.SIGKILL)
     wait_until(lambda: keepers.look(NAME)[1], "its end", 20.0)
     after = wait_for_keeper(run, before.keeper.pid, supervisor)
-    assert (asked, after.restarts) == ([1], 1)
+    assert after.restarts == 1
     supervisor.is_over = True  # now it is not started again
     os.kill(after.keeper.pid, signal.SIGKILL)
     wait_until(lambda: supervisor.exit_code(NAME) == EXIT_FATAL, "its end", 20.0)
     supervisor.poll()
-    assert asked == [1]
+    restart.assert_called_once_with(mock.ANY, 1)
 
 
 def test_nine_keepers_are_started_and_stopped_without_a_trace(run: RunDir) -> None:
@@ -123,25 +118,31 @@ def test_nine_keepers_are_started_and_stopped_without_a_trace(run: RunDir) -> No
     assert left == {f"{NAME}.json"}
 
 
-def supervise(planned: Plan, keepers: module.Keepers, look: Callable[[], None]) -> module.Outcome:
+def supervise(
+    planned: Plan, keepers: module.Keepers, look: Callable[[], None], *signals: signal.Signals
+) -> module.Outcome:
+    """The outcome of a run; the signals come before it is supervised."""
     with module.Interruption() as interruption:
+        for number in signals:
+            os.kill(os.getpid(), number)
         run = RunDir(Path(planned.run_dir))
-        return module.Supervisor(planned, keepers, run, interruption, on_poll=look).run()
+        outcome = module.Supervisor(planned, keepers, run, interruption, on_poll=look).run()
+        assert not interruption.count, "all signals were handled"
+    return outcome
 
 
 @pytest.mark.parametrize("ended", ["ps-0", "worker-0", "worker-1"])
-def test_a_run_ends_without_its_ps_or_chief(tmp_path: Path, monkeypatch: Patch, ended: str) -> None:
+def test_a_run_ends_without_its_ps_or_chief(run: RunDir, monkeypatch: Patch, ended: str) -> None:
     """Without its ps or its chief it ends; without another worker it goes on, until that ends."""
     monkeypatch.setattr(module, "WORKER_LINGER_S", 0.3)
     monkeypatch.setattr(module, "PS_LINGER_S", 0.3)
-    run = RunDir(tmp_path)
     planned = plan(run, *TRIO)
     keepers = module.ChildKeepers(run, planned.processes)
     looks = 0
 
     def look() -> None:
         nonlocal looks
-        records = {record.name: record for record in process_records.read_records(tmp_path)}
+        records = {record.name: record for record in process_records.read_records(run.path)}
         if len(records) == 3 and all(record.pid for record in records.values()) and not looks:
             process_records.terminate(records[ended])
         looks += keepers.look(ended)[0] is not None
@@ -149,7 +150,7 @@ def test_a_run_ends_without_its_ps_or_chief(tmp_path: Path, monkeypatch: Patch, 
             process_records.terminate(records["worker-0"])
 
     assert supervise(planned, keepers, look) == module.Outcome(0)
-    assert everything_ended(tmp_path)
+    assert everything_ended(run.path)
 
 
 class Scripted(module.RecordedKeepers):
@@ -200,12 +201,8 @@ def test_a_keeper_that_is_late_is_ended_too_if_the_run_was_stopped_before(run: R
         if looks == 2:
             made.append(module.ChildKeepers(run, planned.processes))
 
-    with module.Interruption() as interruption:
-        os.kill(os.getpid(), signal.SIGTERM)
-        recorded = module.RecordedKeepers(run, lambda *_: None)
-        look = until(100, start_late)
-        outcome = module.Supervisor(planned, recorded, run, interruption, on_poll=look).run()
-        assert not interruption.count  # it was handled
+    recorded = module.RecordedKeepers(run, lambda *_: None)
+    outcome = supervise(planned, recorded, until(100, start_late), signal.SIGTERM)
     assert outcome == module.Outcome(128 + signal.SIGTERM, stopped=True)
     wait_until(lambda: None not in [made[0].look(name)[0] for name in TRIO], "their end", 20.0)
     assert everything_ended(run.path)
@@ -216,11 +213,7 @@ def test_two_quick_ctrl_c_kill(run: RunDir, monkeypatch: Patch) -> None:
     keepers = Scripted(run, dict.fromkeys(TRIO, 9))
     end = keepers.end
     monkeypatch.setattr(keepers, "end", lambda name, *, now: not now or end(name, now=now))
-    with module.Interruption() as interruption:
-        for _ in range(2):
-            os.kill(os.getpid(), signal.SIGINT)
-        look = until(9, lambda _: None)
-        module.Supervisor(plan(run, *TRIO), keepers, run, interruption, on_poll=look).run()
+    supervise(plan(run, *TRIO), keepers, until(9, lambda _: None), signal.SIGINT, signal.SIGINT)
     assert set(keepers.told) == set(TRIO)
 
 

@@ -95,9 +95,8 @@ def test_the_hparams_tab_has_the_settings_and_the_last_values_of_each_run(tmp_pa
     multiplexer = EventMultiplexer().AddRunsFromDirectory(str(tmp_path))
     multiplexer.Reload()
     context = Context(TBContext(data_provider=MultiplexerDataProvider(multiplexer, str(tmp_path))))
-    asked = api_pb2.ListSessionGroupsRequest(
-        allowed_statuses=[api_pb2.STATUS_UNKNOWN], slice_size=9
-    )
+    states = [api_pb2.STATUS_UNKNOWN]
+    asked = api_pb2.ListSessionGroupsRequest(allowed_statuses=states, slice_size=9)
     groups = Handler(RequestContext(), context, "", asked).run().session_groups
     assert [group.name for group in groups] == ["run-0", "run-1"]
     for number, group in enumerate(groups):
@@ -147,8 +146,10 @@ def record_of_tensorboard(path: Path) -> ProcessRecord:
     return found
 
 
-def warnings(path: Path) -> tuple[str, ...]:
-    return status.read(RunDir(path)).warnings if (path / "config.json").is_file() else ()
+def warning(path: Path, words: str) -> str | None:
+    """The first warning of `status` with these words, if the run is there."""
+    found = status.read(RunDir(path)).warnings if (path / "config.json").is_file() else ()
+    return next((line for line in found if words in line), None)
 
 
 def assert_shows_what_is_written(path: Path, url: str) -> None:
@@ -180,11 +181,7 @@ def test_a_taken_port_fails_tensorboard_in_one_line(path: Path, monkeypatch: Pat
     (path.parent / "sitecustomize.py").write_text(TAKES_THE_PORT)
     monkeypatch.setenv("PYTHONPATH", str(path.parent))
     with running(path, "--tensorboard", "--workers", "1", "--stop-at-return", "none") as launcher:
-
-        def failure() -> str | None:
-            return next((line for line in warnings(path) if "tensorboard-0 failed" in line), None)
-
-        line = wait_until(failure, "TensorBoard's failure")
+        line = wait_until(lambda: warning(path, "tensorboard-0 failed"), "TensorBoard's failure")
         before = status.read(RunDir(path)).global_step
         wait_until(lambda: status.read(RunDir(path)).global_step > before, "training that goes on")
         launcher.send_signal(signal.SIGINT)
@@ -209,12 +206,8 @@ def test_tensorboard_serves_a_run_that_waits_for_its_ps(tmp_path: Path, monkeypa
     path = tmp_path / "a run"
     monkeypatch.setenv("PYTHONPATH", str(tmp_path))
     with running(path, "--tensorboard") as launcher:
-
-        def waiting() -> str | None:
-            lines = [line for line in warnings(path) if "waiting for ps" in line]
-            return lines[0] if lines and "worker-0, worker-1" in lines[0] else None
-
-        line = wait_until(waiting, "workers that say on whom they wait")
+        both = "worker-0, worker-1 waiting for ps"
+        line = wait_until(lambda: warning(path, both), "workers that say on whom they wait")
         address = next(r.address for r in process_records.read_records(path) if r.role == "ps")
         assert line == f"worker-0, worker-1 waiting for ps-0 at {address} (Connection refused)"
         url = wait_until(lambda: status.read(RunDir(path)).tensorboard, "TensorBoard")

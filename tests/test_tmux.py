@@ -14,11 +14,10 @@ import pytest
 from libtmux import Server
 
 from a3c.cluster.plan import Plan
-from a3c.errors import UserError
 from a3c.launch import tmux
 from a3c.launch.tmux import Pane
 from a3c.run.rundir import RunDir
-from tests import Patch
+from tests import Patch, refused
 from tests.runs import REPOSITORY, a_process, wait_until
 from tests.terminals import terminal
 
@@ -80,8 +79,7 @@ def test_runs_of_any_name_have_sessions_of_their_own(server: Server, tmp_path: P
         (pids[name],) = (int(pid) for pid in listed(server, "#{pane_pid}") if pid not in others)
         assert tmux.find_session(server, name), name
         assert tmux.find_session(server, name[:-1]) is None, name
-        with pytest.raises(UserError, match="duplicate session"):
-            opened(server, tmp_path, sleeper("x"), run=name)
+        refused("duplicate session", opened, server, tmp_path, sleeper("x"), run=name)
     while names:
         name = names.pop(0)
         tmux.close_session(server, name)
@@ -149,10 +147,8 @@ def test_a_command_too_long_for_tmux_is_refused(server: Server, tmp_path: Path) 
 
     size = 14_980 - sum(len(word) + 1 for word in check(0).argv)
     opened(server, tmp_path, check(size))  # tmux takes it
-    with pytest.raises(
-        UserError, match=r"15,\d\d\d bytes, which worker-0 needs: give --mode child"
-    ):
-        check(size + 100)
+    said = r"15,\d\d\d bytes, which worker-0 needs: give --mode child"
+    refused(said, check, size + 100)
 
 
 def test_panes_are_in_the_launchers_folder_of_any_name(server: Server, tmp_path: Path) -> None:

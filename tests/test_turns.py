@@ -24,6 +24,12 @@ def short(monkeypatch: Patch) -> None:
 HOSTS = Cluster(("h1:1",), tuple(f"{host}:{port}" for port in range(1, 6) for host in ("h1", "h2")))
 
 
+def waits(turn: Turns) -> bool:
+    """Whether a turn has to be waited for, which is then given back."""
+    with turn as waited:
+        return waited
+
+
 def files(path: Path, cores: int, monkeypatch: Patch, **settings: object) -> list[str]:
     """The number in the name of the file that each worker of `HOSTS` locks; "" for no turns."""
     monkeypatch.setattr(os, "sched_getaffinity", lambda _: set(range(cores)))
@@ -61,48 +67,39 @@ def test_a_worker_waits_for_its_turn_and_knows_it(tmp_path: Path) -> None:
     third = Turns(tmp_path / "turn")
     let_go.set()
     thread.join(60)
-    with third as waited:
-        assert not waited
+    assert not waits(third)
 
 
 def test_a_process_that_dies_gives_up_its_turn(tmp_path: Path) -> None:
     path = tmp_path / "turn"
     hold = f"import os; from a3c.learn.turns import *; Turns(Path('{path}')).__enter__(); "
     call(sys.executable, "-c", hold + "os.kill(os.getpid(), 9)", cwd=REPOSITORY)
-    with Turns(path) as waited:
-        assert not waited
+    assert not waits(Turns(path))
 
 
 def test_a_worker_goes_on_while_another_hangs(tmp_path: Path, monkeypatch: Patch) -> None:
     monkeypatch.setattr(module, "PATIENCE_S", 0.2)
     hanging, worker, other = (Turns(tmp_path / "turn") for _ in range(3))
     with hanging:
-        with worker as waited:
-            assert waited
+        assert waits(worker)
         monkeypatch.setattr(module, "PATIENCE_S", 60.0)
-        for _ in range(3):
-            with worker as waited:
-                assert not waited
+        assert not any(waits(worker) for _ in range(3))
     assert worker._lock is not None
     wait_until(worker._lock.done, "the turn that came late")
-    with other as waited:  # it was given up at once
-        pass
-    with worker as waited:
-        assert not waited
+    waits(other)  # it was given up at once
+    assert not waits(worker)
 
 
 def test_fast_gradients_take_no_turns(tmp_path: Path, monkeypatch: Patch) -> None:
     monkeypatch.setattr(module, "FAST_S", 0.05)
     fast, slow = Turns(tmp_path / "turn"), Turns(tmp_path / "turn")
-    with fast:
-        pass
+    waits(fast)
     with slow:
         began = time.process_time()
         while time.process_time() < began + 0.06:
             pass
     with slow as waited:  # it still takes turns
         assert not waited
-        with fast as waited:
-            assert not waited
-    with fast, Turns(tmp_path / "turn") as waited:
-        assert not waited
+        assert not waits(fast)
+    with fast:
+        assert not waits(Turns(tmp_path / "turn"))

@@ -35,6 +35,7 @@ from tests.test_envs import Echo
 from tests.videos import HEADLESS, Screen
 
 FPS = 50.0  # of CartPole
+CONFIG = small_config(env_id="CartPole-v1", envs_per_worker=2, rollout_length=30)
 
 
 class Pole(NamedTuple):
@@ -171,9 +172,6 @@ def test_a_lost_window_is_reported_once(pole: Pole, caplog: Log, refusal: Any, s
     messages = [re.sub(r"\S+:\d+: ", "", record.message) for record in caplog.records]
     assert messages == [said]
     assert screen.closed == (refusal is None)
-
-
-CONFIG = small_config(env_id="CartPole-v1", envs_per_worker=2, rollout_length=30)
 
 
 def train(window: Any, clock: Callable[[], float]) -> int:

@@ -22,24 +22,20 @@ FRESH = {
     "policy/biases": np.zeros(4, np.float32),
     "value/weights": np.zeros((2, 1), np.float32),
 }
-
-
+NORMALISED = configure(normalize_observations=True)
 SIZES = {"normalize_observations": 7, "normalize_rewards": 3}
 
 
-def saved(folder: Path, **changes: tuple[int, ...]) -> Path:
+def saved(folder: Path, policy: tuple[int, int] = (2, 4)) -> Path:
     """A checkpoint of the same network with all weights 1, and statistics of three observations."""
-    shapes = {name: value.shape for name, value in FRESH.items()}
-    shapes |= {name.replace("_", "/"): shape for name, shape in changes.items()}
-    values: dict[str, Any] = {name: np.ones(shape, np.float32) for name, shape in shapes.items()}
-    values |= {"observation_statistics": np.ones(7)}
-    return write_values(folder, values, manifest_of(configure(normalize_observations=True), 5))
+    values: dict[str, Any] = {name: np.ones_like(value) for name, value in FRESH.items()}
+    values |= {"policy/weights": np.ones(policy, np.float32), "observation_statistics": np.ones(7)}
+    return write_values(folder, values, manifest_of(NORMALISED, 5))
 
 
 def test_all_weights_and_statistics_are_taken_where_they_fit(tmp_path: Path) -> None:
     source = saved(tmp_path)
-    normalised = configure(normalize_observations=True)
-    values, line = checkpoint.start_from(source, FRESH, SIZES, normalised)
+    values, line = checkpoint.start_from(source, FRESH, SIZES, NORMALISED)
     assert set(values) == {*FRESH, "observation_statistics"}
     assert all((value == 1).all() for value in values.values())
     assert line == f"starting from the weights of {source}"
@@ -67,9 +63,8 @@ def test_shared_statistics_are_taken(tmp_path: Path, had: Any, wanted: Any, size
 
 
 def test_other_actions_get_a_new_policy_head(tmp_path: Path) -> None:
-    source = saved(tmp_path, policy_weights=(2, 6))
-    same = configure(normalize_observations=True)
-    values, line = checkpoint.start_from(source, FRESH, SIZES, same)
+    source = saved(tmp_path, policy=(2, 6))
+    values, line = checkpoint.start_from(source, FRESH, SIZES, NORMALISED)
     assert line.endswith("with a new policy head, because the actions differ")
     assert not values["policy/weights"].any()
     assert not values["policy/biases"].any()
