@@ -122,7 +122,8 @@ confirm(path, 3, config, make, model.build)
 
 def test_a_confirming_game_that_hangs_ends_its_process(trained: Path) -> None:
     path = [*checkpoint.by_step(trained / "checkpoints").values()][-1]
-    done = call(sys.executable, "-c", HANGING, str(path), cwd=REPOSITORY)
+    command = [sys.executable, "-c", HANGING, str(path)]
+    done = subprocess.run(command, cwd=REPOSITORY, capture_output=True, text=True)
     assert done.returncode == -signal.SIGALRM
     assert done.stdout.split()[-1] == "20"
 
@@ -201,6 +202,7 @@ def test_for_vectors_saliency_is_refused(trained: Path, tmp_path: Path, capsys: 
 
 def test_the_evaluator_kept_the_best_where_evaluate_finds_it(trained: Path) -> None:
     rows = read_rows(RunDir(trained).metrics("evaluator-0"))
+    assert rows
     last = [*checkpoint.by_step(trained / "checkpoints").values()][-1]
     assert rows[-1]["env_steps"] == int(last.name)
     best = max(rows, key=lambda row: row["evaluation/mean"])
@@ -361,6 +363,7 @@ def test_a_second_evaluator_waits_or_leaves(stopped: RunDir, tmp_path: Path, cap
 
 @pytest.fixture
 def run(tmp_path: Path) -> RunDir:
+    (tmp_path / "checkpoints").mkdir()
     (tmp_path / "config.json").write_text("{}")
     return RunDir(tmp_path)
 

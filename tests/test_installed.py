@@ -80,6 +80,7 @@ def test_the_citation_is_of_this_version() -> None:
     assert {"cff-version", "message", "authors"} <= set(cited)
 
 
+SCRIPTS = ("launch_cluster.py", "worker.py", "evaluate.py", "plot.py", "model.py")
 BENCHMARKS = sorted(
     path.relative_to(REPOSITORY).with_suffix("").as_posix().replace("/", ".")
     for folder in ("benchmarks", "benchmarks/peers")
@@ -99,9 +100,9 @@ def refused(*command: str) -> str:
     return line
 
 
-@pytest.mark.parametrize("script", ["launch_cluster", "worker", "evaluate", "plot", "model"])
+@pytest.mark.parametrize("script", SCRIPTS)
 def test_a_script_names_make_setup(script: str) -> None:
-    line = refused(f"{script}.py", "--help")
+    line = refused(script, "--help")
     assert "run `make setup` in " in line
     assert ".venv/bin/python" in line
 
