@@ -140,7 +140,8 @@ def test_several_workers_that_gather_adam_steps_predict_weights() -> None:
     assert config(workers=2).predicts_weights
     for others in (
         *({"workers": 1}, {"optimizer": "rmsprop"}, {"samples_per_step": 0}),
-        *({"predict_weights": False}, {"push_winner": True, "stop_at_return": 9.0}),
+        *({"predict_weights": False}, {"wire_dtype": "float16"}),
+        {"push_winner": True, "stop_at_return": 9.0},
     ):
         assert not config(**{"workers": 2, **others}).predicts_weights, others
 

@@ -275,6 +275,15 @@ def test_staleness_counts_the_steps_before_the_one_that_a_gradient_is_in(sides: 
     assert two.named()["global_step"] == 3 + 15 + 3 + 15
 
 
+def test_the_staleness_of_an_update_is_the_mean_of_its_gradients(sides: Sides) -> None:
+    """Only the first of three gradients was computed with weights from before 12 other steps."""
+    one, two = sides.two(small_config(**PLAIN, minibatches=3))
+    for seed in range(4):
+        two.learner.update(random_rollout(seed))
+    assert two.named()["num_updates"] == 12
+    assert one.learner.update(random_rollout(5)).metrics["train/staleness"] == 12 / 3
+
+
 @pytest.mark.parametrize("size", [1e-7, 1.0, 1e4])
 def test_half_precision_moves_the_ps_as_full_precision_does(sides: Sides, size: float) -> None:
     """Gradients below, within and above what half precision holds, to a 500th of their norm."""
@@ -431,8 +440,7 @@ def test_after_a_wait_for_its_turn_a_worker_learns_from_the_newest_weights(
     next(pushes)
     two.learner.update(random_rollout(1)._replace(mask=np.ones((5, 3), np.float32)))
     made = two.learner.reply.num_updates - one.learner.reply.num_updates
-    next(pushes)
-    assert one.learner._staleness == staleness * made > -1
+    assert next(pushes).parts["train/staleness"] == staleness * made
     assert made > 0
 
 

@@ -424,6 +424,7 @@ class Config:
             and self.cluster.workers > 1
             and self.learning.optimizer == "adam"
             and self.samples_per_step > 0
+            and self.cluster.wire_dtype == "float32"  # a difference of float16 is mostly noise
             and not self.run.push_winner  # it replaces the weights without a step
         )
 

@@ -59,7 +59,6 @@ class Learner:
         # Return statistics of rollouts without a complete sample.
         self._unsent = np.zeros(NUM_OF_RETURNS * config.env.normalize_rewards)
         self._returns: deque[float] = deque(maxlen=run.stop_worker_games or run.stop_window)
-        self._staleness = 0
         self.reply = store.pull()
         self._last_step = np.zeros_like(self.reply.parameters)  # change of each weight by a step
         self._load(self.reply)
@@ -82,7 +81,6 @@ class Learner:
             return Update(self.refresh(), True, 0, {})
         rows = [{**each.parts, "train/gradient_norm": each.norm} for each in gradients]
         metrics = {name: float(np.mean([row[name] for row in rows])) for name in rows[0]}
-        metrics["train/staleness"] = self._staleness
         metrics |= {f"train/{name}": value for name, value in self._annealed._asdict().items()}
         if not self._config.learning.ratio_limit:
             del metrics["train/ratio_limit"]
@@ -124,7 +122,8 @@ class Learner:
                         moments, statistics = NO_UPDATE, np.zeros_like(statistics)  # only once
                     else:
                         self.refresh()
-                    self._staleness = self.reply.num_updates - num_updates - steps
+                    by_others = self.reply.num_updates - num_updates - steps
+                    gradient.parts["train/staleness"] = float(by_others)
                     self._stopwatch.lap("exchange")
                 yield gradient
 

@@ -148,9 +148,9 @@ class Exchange:
         """Short vectors with the norms of the whole gradient, which add up as gradients do.
 
         A ps clips by the norm of the whole mean gradient but holds only a part of it. The mean of
-        these random projections (Charikar et al. 2002) has nearly the same norm: within 10 %, in
-        all but a few of a thousand steps, and exactly if all gradients have one direction. All ps
-        get the same, one vector for each limit.
+        these random projections (Charikar et al. 2002) has nearly the same norm: within 10 % in
+        some 98 of 100 steps, and exactly if all gradients have one direction. All ps get the
+        same, one vector for each limit.
         """
         for part, signs in zip(np.split(gradient, self._cuts), self._signs, strict=False):
             padded = np.zeros(signs.shape, np.float32)
