@@ -1,4 +1,4 @@
-"""Start an A3C cluster on this machine and supervise it to the end.
+"""Start an A3C cluster and supervise it to the end.
 
 python launch_cluster.py --workers 16
 python launch_cluster.py --env-id CartPole-v1 --workers 2 --mode child

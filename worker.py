@@ -145,10 +145,10 @@ def main(argv: Sequence[str] | None = None) -> int:
         return console.refuse("worker.py", error)
     except A3CError as error:
         shown = error.__cause__ if isinstance(error, PlayError) else None
-        log.error("%s; leaving with %d", error, error.exit_code, exc_info=shown)
+        log.error("%s; exiting with code %d", error, error.exit_code, exc_info=shown)
         return error.exit_code
     except Exception:
-        log.exception("a bug; leaving with %d", EXIT_FATAL)
+        log.exception("a bug; exiting with code %d", EXIT_FATAL)
         return EXIT_FATAL
 
 

@@ -90,7 +90,7 @@ def settings(config: Config) -> dict[str, float]:
         "rollout_length": share.rollout_length,
         "minibatches": min(share.minibatches, share.samples),
         "samples_per_step": config.samples_per_step,
-        "predict_weights": config.predicts_weights,
+        "predict_weights": config.loads_predicted_weights,
         "pull": bool(learning.ratio_limit),
         "values_again": bool(learning.ratio_limit),  # also without predict_weights, unlike Learner
         "separate_value": config.network.separate_value,

@@ -164,7 +164,8 @@ class VirtualAgent:
     def __init__(self, shared: SharedAgent, agent: Agent) -> None:
         self._shared = shared
         self._weights: tuple[np.ndarray, np.ndarray]
-        self.initial_state, self.moments = agent.initial_state, agent.moments
+        self.initial_state = agent.initial_state
+        self.observation_statistics = agent.observation_statistics
 
     def load(self, flat: np.ndarray, statistics: np.ndarray) -> None:
         """Hold these weights from now on."""

@@ -52,7 +52,12 @@ def push_for_ever(store: Store, path: Path, pause_s: float) -> None:
     reply = store.pull()
     gradient = np.full(len(reply.parameters), 1e-3, reply.parameters.dtype)
     push = Push(
-        gradient, 1e-4, num_samples=1, num_steps=1, moments=np.zeros(0), advantage_update=NO_UPDATE
+        gradient,
+        1e-4,
+        num_samples=1,
+        num_steps=1,
+        statistics=np.zeros(0),
+        advantage_update=NO_UPDATE,
     )
     counter, stale = StepCounter(path), 0
     while True:

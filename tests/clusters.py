@@ -49,7 +49,7 @@ def flat(of: Agent) -> np.ndarray:
 
 def push_of(gradient: np.ndarray, num_steps: int, **others: Any) -> Push:
     """A push of a gradient that counts `num_steps` env steps."""
-    usual = {"learning_rate": 0.01, "num_samples": 1, "moments": np.zeros(0)}
+    usual = {"learning_rate": 0.01, "num_samples": 1, "statistics": np.zeros(0)}
     usual["advantage_update"] = NO_UPDATE
     return Push(gradient=gradient, num_steps=num_steps, **{**usual, **others})
 

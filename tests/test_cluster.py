@@ -154,7 +154,7 @@ def test_a_peer_that_never_answers_does_not_stretch_the_deadline() -> None:
 def test_waiting_for_a_peer_ends_on_request() -> None:
     (port,) = topology.free_ports(1)
     pauses = iter((False, True))
-    with pytest.raises(RetryableError, match=f"asked to leave while .* ps-0 at 127.0.0.1:{port}"):
+    with pytest.raises(RetryableError, match=f"stopped while .* ps-0 at 127.0.0.1:{port}"):
         topology.wait_for_peer("ps-0", f"127.0.0.1:{port}", 60, pause=lambda _: next(pauses))
 
 

@@ -137,13 +137,13 @@ def test_workers_share_the_environments_and_then_the_steps() -> None:
 
 
 def test_several_workers_that_gather_adam_steps_predict_weights() -> None:
-    assert config(workers=2).predicts_weights
+    assert config(workers=2).loads_predicted_weights
     for others in (
         *({"workers": 1}, {"optimizer": "rmsprop"}, {"samples_per_step": 0}),
         *({"predict_weights": False}, {"wire_dtype": "float16"}),
         {"push_winner": True, "stop_at_return": 9.0},
     ):
-        assert not config(**{"workers": 2, **others}).predicts_weights, others
+        assert not config(**{"workers": 2, **others}).loads_predicted_weights, others
 
 
 def test_breakout_is_the_atari_preset_with_a_goal() -> None:

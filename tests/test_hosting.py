@@ -119,7 +119,7 @@ def test_after_a_lost_connection_the_process_runs_on_and_its_metrics_are_complet
     assert seen
     assert seen.cut_off_at is not None
     far.cut.unlink()
-    far.wait_for("worker-1 is at work already")
+    far.wait_for("worker-1 is already running")
     assert far.at_work().pid == pid
 
     follower.terminate()
@@ -142,7 +142,7 @@ def test_a_killed_remote_keeper_is_restarted_and_its_exit_code_passed_on(far: Fa
     follower.kill()
     follower.wait()
     follower = far.follow()
-    far.wait_for("at work already")
+    far.wait_for("already running")
     assert far.at_work().pid == pid
     (far.there.path / "leave").write_text("70")
     assert follower.wait(timeout=60) == 70
@@ -158,7 +158,7 @@ def test_processes_on_a_host_that_was_cut_off_are_ended_later(far: Far, monkeypa
     follower.terminate()
     assert follower.wait(timeout=60) == 128 + signal.SIGTERM
     assert time.monotonic() - began < 30
-    assert "worker-1 may be at work there still" in far.said.read_text()
+    assert "worker-1 may still be running there" in far.said.read_text()
 
     refused(r"beta can't be reached \(ssh: no route\)", near_end.end_remote, far.run, now=False)
     assert far.record()

@@ -41,7 +41,7 @@ def test_without_isolation_launcher_and_status_say_who_can_get_in(path: Path) ->
         process.send_signal(signal.SIGINT)
         _, said = runs.finish(process)
     assert [line for line in said.splitlines() if "not isolated" in line and "run code" in line]
-    assert f"port {port} is open to whoever reaches" in (path / "logs" / "ps-0.log").read_text()
+    assert f"port {port} is open: anyone who can reach" in (path / "logs" / "ps-0.log").read_text()
     assert found.is_isolated is False
     assert any(place.startswith("ps-0 ") for place in found.exposed)
     warning = next(line for line in found.warnings if "listen on all interfaces" in line)

@@ -134,4 +134,4 @@ def test_keep_exits_with_the_worst_exit_code_of_its_processes(tmp_path: Path) ->
 
 def test_health_fails_without_processes(tmp_path: Path, capsys: Out) -> None:
     assert health.main([str(tmp_path)]) == 1
-    assert capsys.readouterr().out == "nothing is kept here\n"
+    assert capsys.readouterr().out == "no supervised process here\n"

@@ -254,7 +254,7 @@ def test_a_limit_of_divergence_leaves_out_later_epochs(sides: Sides, monkeypatch
 
     monkeypatch.setattr(side.agent, "gradient", gradient)
     rollout = random_rollout(3)
-    assert side.learner.update(rollout).num_pushes == 4
+    assert side.learner.update(rollout).num_gradients == 4
     assert side.named()["num_updates"] == 4
     assert side.learner.reply.global_step == np.count_nonzero(rollout.mask)
     assert next(divergences) == 0.0
@@ -323,11 +323,11 @@ def test_a_rollout_waits_until_its_returns_are_complete(sides: Sides) -> None:
         for seed in (0, 1)
     )
     waiting = side.learner.update(first)
-    assert (waiting.num_pushes, waiting.pushed, waiting.metrics) == (0, True, {})
+    assert (waiting.num_gradients, waiting.is_complete, waiting.metrics) == (0, True, {})
     ones = np.ones_like(waiting.reply.parameters)
-    other.store.push(push_of(ones, 9, moments=np.zeros(3)))
+    other.store.push(push_of(ones, 9, statistics=np.zeros(3)))
     assert side.learner.update(first).reply.global_step == 9 + 4 * 3
-    assert side.learner.update(second).num_pushes == 1
+    assert side.learner.update(second).num_gradients == 1
     assert side.learner.reply.global_step == 9 + 4 * 3 + 5 * 3
     np.testing.assert_allclose(side.learner.return_statistics(), [12.0] * 3)
 
@@ -345,7 +345,7 @@ def test_a_winner_puts_the_weights_that_it_played_with_on_the_ps(sides: Sides) -
         games = [Episode(each, 5) for each in returns]
         before = one.learner.reply.parameters
         update = one.learner.update(nothing._replace(episodes=games))
-        assert (update.num_pushes, update.pushed) == (0, True)
+        assert (update.num_gradients, update.is_complete) == (0, True)
         now = update.reply.parameters
         kept.append(bool((now == on_ps).all()))
         moved.append(bool((now == before).all()))
@@ -405,7 +405,7 @@ def test_a_rollout_that_is_not_finite_leaves_no_trace(sides: Sides, poison: floa
     rollout.mask[2, 1] = 1
     rollout.rewards[2, 1] = poison
     update = side.learner.update(rollout)
-    assert not update.pushed
+    assert not update.is_complete
     assert update.reply.global_step == step
     assert update.metrics["train/staleness"] == 1  # the other worker's update
     after = side.named()
@@ -414,8 +414,8 @@ def test_a_rollout_that_is_not_finite_leaves_no_trace(sides: Sides, poison: floa
     for name, value in before.items():
         np.testing.assert_array_equal(after[name], value)
         assert np.isfinite(value).all(), name
-    assert side.learner.update(random_rollout(2)).pushed
-    assert other.learner.update(random_rollout(3)).pushed
+    assert side.learner.update(random_rollout(2)).is_complete
+    assert other.learner.update(random_rollout(3)).is_complete
 
 
 @pytest.mark.parametrize("settings", [LIMITED, UNPREDICTED])
@@ -593,7 +593,7 @@ def test_the_events_of_an_update_come_in_order(sides: Sides, monkeypatch: Patch)
 
         monkeypatch.setattr(owner, name, call)
 
-    for name in ("act", "value", "gradient", "moments", "load"):
+    for name in ("act", "value", "gradient", "observation_statistics", "load"):
         record(side.agent, name)
     for name in ("pull", "push"):
         record(side.store, name)
@@ -604,6 +604,6 @@ def test_the_events_of_an_update_come_in_order(sides: Sides, monkeypatch: Patch)
     for rollout in itertools.islice(player.rollouts(), 2):
         learner.update(rollout)
     play = ["act", "step", "act", "step", "value"]
-    push = ["gradient", "moments", "push", "load"]
+    push = ["gradient", "observation_statistics", "push", "load"]
     drop = ["gradient", "pull", "load"]
     assert events == ["reset", "pull", "load", *play, *push, *play, *drop]

@@ -172,5 +172,5 @@ def test_both_channel_orders_give_equal_actions_and_gradients() -> None:
     batches = (batch_of(agent, each, advantages=ones, returns=ones) for each in both)
     first, second = (agent.gradient(batch, 0.01, 0.0).flat for batch in batches)
     np.testing.assert_array_equal(first, second)
-    first, second = (agent.moments(each, ones) for each in both)
+    first, second = (agent.observation_statistics(each, ones) for each in both)
     np.testing.assert_allclose(first, second, rtol=1e-6)

@@ -11,6 +11,7 @@ import tensorflow as tf
 from numpy.typing import NDArray
 
 from a3c.config import LearningConfig
+from a3c.run import checkpoint
 from a3c.server import optimizers
 from a3c.server.optimizers import OwnStatistics
 from tests.graphs import run
@@ -84,6 +85,7 @@ def test_slots_are_named_after_the_variable(kind: Kind, num_slots: int, num_coun
                     optimizers.step(LearningConfig(optimizer=kind), 0.1, tf.ones(shape), variable)
             assert {v.op.name for v in tf.compat.v1.trainable_variables()} == set(SHAPES)
             names = {v.op.name for v in tf.compat.v1.global_variables()} - set(SHAPES)
+        assert all(checkpoint.is_of_optimizer(name) for name in names)
         for name in SHAPES:
             assert sum(other.startswith(f"{name}/") for other in names) == num_slots
             assert sum(other.startswith(f"counters/{name}/") for other in names) == num_counters

@@ -160,7 +160,7 @@ def test_names_of_weights_do_not_depend_on_earlier_models() -> None:
 @pytest.mark.parametrize(
     ("last", "said"),
     [
-        ([2], "the model has not two outputs: give it the policy's and the value; fix it"),
+        ([2], "the model must have two outputs, the policy's and the value; fix it"),
         ([3, 1], "forward gave policy_parameters as float32 "),
         ([2, 2], "values"),
         ("frozen", "batch_normalization/moving_mean does not train, and is not shared: leave"),

@@ -77,7 +77,7 @@ def test_no_process_waits_if_each_has_a_core(tmp_path: Path) -> None:
 
 
 def test_a_waiting_process_starts_after_a_time_out(tmp_path: Path, monkeypatch: Patch) -> None:
-    monkeypatch.setattr(module, "PATIENCE_S", 0.5)
+    monkeypatch.setattr(module, "FIRST_START_TIMEOUT_S", 0.5)
     with starting(tmp_path, 1) as (_, rest):
         assert rest[0].inside.wait(60)
 

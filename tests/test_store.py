@@ -147,9 +147,9 @@ def test_any_number_of_ps_and_precision_give_the_same_numbers(num_ps: int, wire_
     np.testing.assert_array_equal(first.pull().parameters, before.astype(wire_dtype))
     moments = np.arange(1.0, 1 + normalising.statistics_size)
     gradient = np.linspace(-1, 1, before.size, dtype=np.float32)
-    first.push(push_of(gradient, 2**33, moments=moments))
+    first.push(push_of(gradient, 2**33, statistics=moments))
     backwards = gradient[::-1].copy()
-    push = push_of(backwards, 5, moments=moments, learning_rate=0.001)
+    push = push_of(backwards, 5, statistics=moments, learning_rate=0.001)
     assert second.push(push).finished is False
     reply = first.pull()
     rate = np.concatenate([np.full(s.size, 1 - 0.5 * s.separate) for s in first.layout.shards])

@@ -190,7 +190,7 @@ def test_a_taken_port_fails_tensorboard_in_one_line(path: Path, monkeypatch: Pat
     port = record_of_tensorboard(path).address.split(":")[1]
     why = f"could not bind to port {port}, it was already in use"
     assert why in line
-    assert "tensorboard-0: failed, left with 2" in said
+    assert "tensorboard-0: failed, exited with code 2" in said
     log = RunDir(path).log("tensorboard-0").read_text()
     assert (log.count(why), log.count("Traceback")) == (1, 0)
 

@@ -23,8 +23,9 @@ from tests.terminals import terminal
 
 
 @pytest.fixture
-def server() -> Iterator[Server]:
+def server(tmp_path_factory: pytest.TempPathFactory, monkeypatch: Patch) -> Iterator[Server]:
     """A tmux server that nobody else uses, started with an environment of little."""
+    monkeypatch.setenv("TMUX_TMPDIR", str(tmp_path_factory.mktemp("tmux")))
     mine = Server(socket_name=f"a3c-test-{uuid.uuid4().hex[:8]}")
     mine.cmd("new-session", "-d", "-s", "somebody-elses", "cat", "-")
     yield mine

@@ -78,11 +78,11 @@ def test_a_process_that_dies_gives_up_its_turn(tmp_path: Path) -> None:
 
 
 def test_a_worker_goes_on_while_another_hangs(tmp_path: Path, monkeypatch: Patch) -> None:
-    monkeypatch.setattr(module, "PATIENCE_S", 0.2)
+    monkeypatch.setattr(module, "TURN_TIMEOUT_S", 0.2)
     hanging, worker, other = (Turns(tmp_path / "turn") for _ in range(3))
     with hanging:
         assert waits(worker)
-        monkeypatch.setattr(module, "PATIENCE_S", 60.0)
+        monkeypatch.setattr(module, "TURN_TIMEOUT_S", 60.0)
         assert not any(waits(worker) for _ in range(3))
     assert worker._lock is not None
     wait_until(worker._lock.done, "the turn that came late")

@@ -89,7 +89,7 @@ def make_cluster(ps: Iterable[str], workers: Iterable[str], *, trusted_network: 
             raise UserError(f"address {address} is given twice: every process needs its own")
         seen.add(place)
         if not trusted_network and not is_local:
-            what = f"address {address} is not loopback: whoever reaches it can run code there"
+            what = f"address {address} is not loopback: anyone who can reach it can run code there"
             raise UserError(f"{what}; give --trusted-network if you trust every host that can")
     return cluster
 
@@ -153,4 +153,4 @@ def wait_for_peer(
             on_wait(f"waiting for {name} at {address} ({reason})")
             on_wait = None  # it is told once
         if pause(0.1):
-            raise RetryableError(f"asked to leave while waiting for {name} at {address}")
+            raise RetryableError(f"stopped while waiting for {name} at {address}")

@@ -22,7 +22,9 @@ def option(
     """`option(default, range)(help text)` is a field that the command line, presets and files set.
 
     `within` are the lowest and the highest value; with `positive_up_to` values are above 0. Besides
-    `choices` the user's own function, `package.module:function`, is allowed.
+    `choices` the user's own function, `package.module:function`, is allowed. A help text that
+    begins with `Atari:`, `Adam:` or the like makes the launcher warn where the flag does nothing
+    (`command_line.unused_flags`).
     """
     limits = (*within, None) if positive_up_to is None else (None, positive_up_to, 0.0)
     facts = {"limits": limits, "choices": choices, "everyday": is_everyday}
@@ -69,7 +71,7 @@ class EnvConfig:
     frame_skip: int = option(4, (1, 60))("Atari: frames that one action is held for")
     frame_stack: int = option(4, (1, 16))("Atari: frames that one observation holds")
     repeat_first_frame: bool = switch(
-        "Atari: a game's first observation holds its first frame again and again, not black"
+        "Atari: a game's first observation is filled with copies of its first frame, not black"
     )
     noop_max: int = option(30, (0, 250))(
         "Atari: fewer than this many no-ops at the start of a game"
@@ -231,7 +233,9 @@ class LearningConfig:
     max_dropped_rollouts: int = option(100, (0, 2**31 - 1))(
         "a worker fails after this many non-finite rollouts in a row (0: never)"
     )
-    epsilon_greedy: float = option(0.0, (0.0, 1.0))("chance of a uniformly random action")
+    epsilon_greedy: float = option(0.0, (0.0, 1.0))(
+        "chance of a uniformly random action at the start; it falls to --epsilon-greedy-final"
+    )
     epsilon_greedy_final: float = option(0.0, (0.0, 1.0))(
         "anneal that chance to this at --epsilon-anneal-steps"
     )
@@ -353,7 +357,7 @@ class ClusterConfig:
         "where workers act and learn; the ps are always on the CPU"
     )
     trusted_network: bool = everyday(False)(
-        "allow addresses other than loopback: whoever reaches a port of the run can run code "
+        "allow addresses other than loopback: anyone who can reach a port of the run can run code "
         "there, so only on a network where you trust every host and user"
     )
 
@@ -417,7 +421,13 @@ class Config:
         return self.env.envs * self.learning.rollout_length if given is None else given
 
     @property
-    def predicts_weights(self) -> bool:
+    def recomputes_values(self) -> bool:
+        """Whether a rollout's values are computed again, by the weights that learn from it."""
+        learning = self.learning
+        return learning.predict_weights and learning.ratio_limit > 0 and self.cluster.workers > 1
+
+    @property
+    def loads_predicted_weights(self) -> bool:
         """Whether workers compute gradients with the weights expected when they are applied."""
         return (
             self.learning.predict_weights

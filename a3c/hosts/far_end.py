@@ -116,7 +116,7 @@ def attach(request: dict[str, Any], spec: KeeperSpec, launcher: Channel) -> str 
     record = process_records.read_record(spec.record)
     if record and process_records.keeper_lives(record):
         if record.argv == spec.argv:
-            launcher.send({"connected": "at work already"})
+            launcher.send({"connected": "already running"})
             return None
         end([record], now=False)
     elif record and request["unless_ended"] and record.state in ENDED_STATES:
@@ -138,7 +138,9 @@ def attach(request: dict[str, Any], spec: KeeperSpec, launcher: Channel) -> str 
             time.sleep(0.02)
         said.seek(0)
         lines = said.read().decode(errors="replace").strip().splitlines()
-    return lines[-1] if lines else f"its keeper wrote no record, and left with {keeper.poll()}"
+    return (
+        lines[-1] if lines else f"its keeper wrote no record, and exited with code {keeper.poll()}"
+    )
 
 
 def end(records: Sequence[ProcessRecord], *, now: bool, grace_s: float = 20.0) -> list[str]:

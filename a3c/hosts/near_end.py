@@ -119,7 +119,7 @@ class RemoteProcess:
                 asked_at = self._asked_at
                 if asked_at is not None and time.monotonic() - asked_at > LAST_RETRIES_S:
                     host, name = self._host.name, self._process.name
-                    what = f"{host} can't be reached: {name} may be at work there still"
+                    what = f"{host} can't be reached: {name} may still be running there"
                     print_line(f"{what}; {_stop_command(self._run)} ends it once {host} is back")
                     self._status = 128 + signal.SIGTERM
         return self._status
@@ -265,7 +265,7 @@ def end_remote(run: RunDir, *, now: bool) -> list[str]:
                 if seen.host == host.name and path.stem not in answer["left"]:
                     path.unlink(missing_ok=True)
     if troubles:
-        what = f"{'; '.join(troubles)}: processes of {run.name} may be at work there still"
+        what = f"{'; '.join(troubles)}: processes of {run.name} may still be running there"
         raise UserError(f"{what}; give {_stop_command(run)} again later")
     return ended
 

@@ -185,7 +185,7 @@ def check(plan: Plan, config: Config, at_work: Sequence[Process] = ()) -> None:
     if doubtful:  # of an earlier session, as after a crash here
         stop = f"{command('launch_cluster.py')} stop {shlex.quote(str(run.path))}"
         names = ", ".join(doubtful)
-        found.append(f"{run.name} may be at work still on {names}: end that with `{stop}`")
+        found.append(f"{run.name} may still be running on {names}: end it with `{stop}`")
     for line in found[:-1]:
         log.error("%s", line)
     if found:
@@ -249,7 +249,7 @@ def warnings(answers: Sequence[Answer], config: Config) -> Iterator[str]:
         more = f" and {len(places) - _PLACES} more" if places[_PLACES:] else ""
         what = f"the ports of this run answer at {', '.join(places[:_PLACES])}{more} as well"
         remedy = "close them by a firewall, as in docs/multi-host.md"
-        yield f"{what}: whoever reaches them can run code there, so {remedy}"
+        yield f"{what}: anyone who can reach them can run code there, so {remedy}"
     for answer in answers:
         if answer.facts and not answer.host.is_here:
             available_mb = answer.facts["memory_mb"] or math.inf  # 0 if it is unknown

@@ -96,12 +96,12 @@ def check_left_over(run: RunDir) -> None:
             who, remedy = f", pid {record.pid}, whose keeper is gone", f"kill {record.pid}"
         else:
             continue
-        raise UserError(f"{run.name} is still at work: {record.name}{who}: end it with `{remedy}`")
+        raise UserError(f"{run.name} is still running: {record.name}{who}: end it with `{remedy}`")
 
 
 def isolation_warning(wanted: str, *, across_hosts: bool) -> str | None:
     """A warning unless `--isolation` gives the cluster a private network."""
-    danger = "whoever reaches the ports of this run can run code"
+    danger = "anyone who can reach the ports of this run can run code"
     if across_hosts:
         return f"guard the network between the hosts: {danger} on them"
     if wanted == "off":
@@ -157,7 +157,7 @@ def check_network(config: Config, space: object) -> None:
     except subprocess.TimeoutExpired:
         what = f"network {place}: trying it took more than {NETWORK_TIMEOUT_S:g} s"
         raise UserError(f"{what}: fix it") from None
-    said = done.stderr.strip().splitlines() or ["it said nothing"]
+    said = done.stderr.strip().splitlines() or ["no output"]
     line = said[-1].removeprefix("model.py: ")
     if done.returncode == EXIT_USAGE:
         raise UserError(line)

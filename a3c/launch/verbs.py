@@ -195,7 +195,7 @@ def add(arguments: argparse.Namespace) -> None:
         raise UserError(f"add {wanted}: give a number of workers from 1")
     run.wanted.mkdir(mode=0o700, exist_ok=True)
     with (run.wanted / rundir.LOCK).open("wb") as file:
-        while not rundir.lock(file.fileno()):  # another `add` is at work: these are other workers
+        while not rundir.lock(file.fileno()):  # another `add` is running: these are other workers
             time.sleep(0.05)
         records = process_records.read_records(run.path)
         _refuse_remote("add", records)
@@ -256,7 +256,7 @@ def remove(arguments: argparse.Namespace) -> None:
         raise UserError(f"{name} writes the checkpoints and can't be removed: use `stop`")
     if not process_records.keeper_lives(record):
         _refuse_remote("remove", [record])
-        raise UserError(f"{name} is not at work: see `status`")
+        raise UserError(f"{name} is not running: see `status`")
     if far_end.end([record], now=False, grace_s=SCALING_TIMEOUT_S):
         late = f"{name} has not left within {SCALING_TIMEOUT_S:g} s"
         raise UserError(f"{late}: see `logs {name}`")

@@ -16,7 +16,7 @@ from gymnasium.spaces import Box
 from a3c.config import Config
 from a3c.errors import UserError
 from a3c.learn import losses
-from a3c.learn.returns import NUM_OF_RETURNS
+from a3c.learn.returns import RETURN_STATISTICS_SIZE
 from a3c.net import observations
 from a3c.net.distributions import FORBIDDEN
 from a3c.net.network import Network
@@ -81,7 +81,10 @@ class Agent:
         self._config = config
         of_observations = observations.statistics_size(observation_space)
         # The lengths of running statistics, in their order, by the settings that keep them.
-        sizes = {"normalize_observations": of_observations, "normalize_rewards": NUM_OF_RETURNS}
+        sizes = {
+            "normalize_observations": of_observations,
+            "normalize_rewards": RETURN_STATISTICS_SIZE,
+        }
         self.statistics_sizes = sizes
         self.statistics_size = sum(sizes[name] for name in sizes if getattr(config.env, name))
         self._graph = tf.Graph()
@@ -202,7 +205,7 @@ class Agent:
 
         return graph, {"observations": given, **imported(inputs)}, imported(outputs)
 
-    def moments(self, observations_: np.ndarray, mask: np.ndarray) -> np.ndarray:
+    def observation_statistics(self, observations_: np.ndarray, mask: np.ndarray) -> np.ndarray:
         """The rollout's contribution to the observation statistics, as one float64 vector."""
         if self._normal is None:
             return np.zeros(0)

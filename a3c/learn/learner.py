@@ -12,7 +12,7 @@ import numpy as np
 from a3c.config import Config
 from a3c.learn import schedules
 from a3c.learn.agent import Agent, Batch, Gradient
-from a3c.learn.returns import NO_UPDATE, NUM_OF_RETURNS, gae, moments_update, normalize
+from a3c.learn.returns import NO_UPDATE, RETURN_STATISTICS_SIZE, gae, moments_update, normalize
 from a3c.learn.rollout import FixedStepReturns, Player, Rollout, Stopwatch
 from a3c.server.exchange import Push, Reply
 from a3c.server.optimizers import OwnStatistics
@@ -23,8 +23,8 @@ log = logging.getLogger(__name__)
 
 class Update(NamedTuple):
     reply: Reply  # the newest reply of the ps
-    pushed: bool  # true if no minibatch was dropped
-    num_pushes: int
+    is_complete: bool  # true if no minibatch was dropped
+    num_gradients: int
     metrics: dict[str, float]  # means over its minibatches
 
 
@@ -57,19 +57,19 @@ class Learner:
             self._own = [OwnStatistics(learning, size) for _ in range(self._num_optimizers)]
         self._fixed_steps = FixedStepReturns(learning) if learning.return_steps else None
         # Return statistics of rollouts without a complete sample.
-        self._unsent = np.zeros(NUM_OF_RETURNS * config.env.normalize_rewards)
+        self._unsent = np.zeros(RETURN_STATISTICS_SIZE * config.env.normalize_rewards)
         self._returns: deque[float] = deque(maxlen=run.stop_worker_games or run.stop_window)
         self.reply = store.pull()
         self._last_step = np.zeros_like(self.reply.parameters)  # change of each weight by a step
         self._load(self.reply)
 
     def train(self, player: Player) -> Iterator[tuple[Rollout, Update]]:
-        """Play a rollout, load the newest weights, push gradients; until the player stops."""
+        """Play rollouts and learn from each, until the player stops."""
         for rollout in player.rollouts():
             yield rollout, self.update(rollout)
 
     def update(self, rollout: Rollout) -> Update:
-        """Learn from one rollout; afterwards the agent has the newest weights."""
+        """Learn from one rollout; then the agent has the newest weights, or predicted ones."""
         self._overwrite_if_solved(rollout)
         if self._config.learning.ratio_limit:
             # The ratio corrects for the older weights that played. Without it the first gradient
@@ -84,21 +84,21 @@ class Learner:
         metrics |= {f"train/{name}": value for name, value in self._annealed._asdict().items()}
         if not self._config.learning.ratio_limit:
             del metrics["train/ratio_limit"]
-        pushed = all(gradient.is_finite for gradient in gradients)
-        return Update(self.reply, pushed, len(gradients), metrics)
+        is_complete = all(gradient.is_finite for gradient in gradients)
+        return Update(self.reply, is_complete, len(gradients), metrics)
 
     def pushes(self, rollout: Rollout) -> Iterator[Gradient]:
         """The update of Mnih et al. 2016, algorithm S3, for each minibatch of a rollout.
 
-        Compute a gradient with the local weights, push it to the ps, load the newest weights.
-        Where workers outnumber the cores, wait for a turn before, and load the newest weights. A
+        Wait for a turn (`turns.py`), and if others had theirs meanwhile, load the newest weights.
+        Compute a gradient with the local weights, push it to the ps, load the newest weights. A
         minibatch with a non-finite loss or gradient is dropped: one NaN would stay on the ps. The
         rest of the rollout is left out once the policy has diverged by 1.5 times `kl_limit`, except
         in the first epoch, because that epoch counts the env steps.
         """
         learning, parts = self._config.learning, self._config.share.minibatches
         annealed = self._annealed = schedules.after(self._config, self.reply.global_step)
-        whole, moments = self._estimate(rollout)
+        whole, advantage_update = self._estimate(rollout)
         self._stopwatch.lap("learn")
         statistics = self._unsent + rollout.return_statistics
         self._unsent = np.zeros_like(statistics) if len(whole.returns) else statistics
@@ -118,8 +118,9 @@ class Learner:
                         return
                     num_updates, steps = self.reply.num_updates, 0
                     if gradient.is_finite:
-                        steps = self._push(gradient, batch, moments, statistics, is_new=epoch == 0)
-                        moments, statistics = NO_UPDATE, np.zeros_like(statistics)  # only once
+                        once = advantage_update, statistics
+                        steps = self._push(gradient, batch, *once, is_new=epoch == 0)
+                        advantage_update, statistics = NO_UPDATE, np.zeros_like(statistics)
                     else:
                         self.refresh()
                     by_others = self.reply.num_updates - num_updates - steps
@@ -138,8 +139,7 @@ class Learner:
         else:
             rewards, values, discounts = rollout.rewards, rollout.values, rollout.discounts
             bootstrap, lambda_ = rollout.bootstrap_value, learning.gae_lambda
-            several = self._config.cluster.workers > 1
-            if several and learning.ratio_limit and learning.predict_weights:
+            if self._config.recomputes_values:
                 # Others have changed the weights that played, so values are computed again, by the
                 # weights that learn from the rollout. Values already in the rewards stay.
                 observations = np.vstack([rollout.observations, rollout.next_observations[None]])
@@ -170,13 +170,13 @@ class Learner:
         Returns how many optimizer steps these pushes made.
         """
         new, steps = batch.mask * is_new, 0
-        seen = self._agent.moments(batch.observations, new)
-        moments = np.concatenate([seen, return_statistics])
+        seen = self._agent.observation_statistics(batch.observations, new)
+        statistics = np.concatenate([seen, return_statistics])
         for part, flat in enumerate(np.split(gradient.flat, self._num_optimizers)):
             rate = self._annealed.learning_rate
             if part:
                 rate *= self._config.learning.critic_learning_rate_scale
-                advantage_update, moments = NO_UPDATE, np.zeros_like(moments)
+                advantage_update, statistics = NO_UPDATE, np.zeros_like(statistics)
             if self._own:  # then the worker makes the optimizer's step, and the ps only adds it
                 flat, rate = self._own[part].step(flat, rate), 1.0
             push = Push(
@@ -184,7 +184,7 @@ class Learner:
                 learning_rate=rate,
                 num_samples=int(np.count_nonzero(batch.mask)),
                 num_steps=0 if part else int(np.count_nonzero(new)),
-                moments=moments,
+                statistics=statistics,
                 advantage_update=advantage_update,
                 is_of_value=bool(part),
             )
@@ -201,14 +201,14 @@ class Learner:
                 last.clear()
                 self._store.overwrite_parameters(self.reply.parameters)
                 log.info(
-                    "the last games of this worker reach the goal: the ps take over its weights"
+                    "this worker's last games reach the goal: its weights replace those on the ps"
                 )
 
     def refresh(self) -> Reply:
         return self._load(self._store.pull())
 
     def return_statistics(self) -> np.ndarray:
-        return self.reply.statistics[-NUM_OF_RETURNS:]
+        return self.reply.statistics[-RETURN_STATISTICS_SIZE:]
 
     def _load(self, reply: Reply) -> Reply:
         """Load the newest weights, or those expected one optimizer step later.
@@ -219,7 +219,7 @@ class Learner:
         in this way.
         """
         weights, before = reply.parameters, self.reply
-        if self._config.predicts_weights:
+        if self._config.loads_predicted_weights:
             if steps := reply.num_updates - before.num_updates:
                 self._last_step = (weights - before.parameters) / np.float32(steps)
             weights = weights + self._last_step

@@ -118,7 +118,7 @@ def of_keras(
     """
     outputs = model(np.zeros((1, *prepared_shape(observation_space)), np.float32))  # builds it
     if not isinstance(outputs, list | tuple) or len(outputs) != 2:
-        raise ValueError("the model has not two outputs: give it the policy's and the value")
+        raise ValueError("the model must have two outputs, the policy's and the value")
     if frozen := [variable.path for variable in model.non_trainable_weights]:
         raise ValueError(f"{frozen[0]} does not train, and is not shared: leave its layer out")
     names = _names([variable.path for variable in model.trainable_variables])

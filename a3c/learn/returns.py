@@ -18,7 +18,7 @@ from numpy.typing import ArrayLike, NDArray
 FloatArray = NDArray[np.float32]
 
 _ROUNDING = 1e-6  # deviations this small are rounding errors and must not be scaled to 1
-NUM_OF_RETURNS = 3  # of statistics of returns: a count, a sum, and a sum of squares
+RETURN_STATISTICS_SIZE = 3  # a count, a sum, and a sum of squares
 # An update of running moments `[W, W·mean, W·mean square]`: a factor for them, then what to add.
 NO_UPDATE = np.array([1.0, 0.0, 0.0, 0.0])
 

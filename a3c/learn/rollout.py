@@ -13,7 +13,7 @@ from a3c.config import Config, LearningConfig
 from a3c.config.user_code import describe
 from a3c.env import wrappers
 from a3c.errors import PlayError, UserError
-from a3c.learn.returns import NUM_OF_RETURNS, discounted_so_far, n_step, return_deviation
+from a3c.learn.returns import RETURN_STATISTICS_SIZE, discounted_so_far, n_step, return_deviation
 from a3c.net.observations import channels_last, channels_last_space
 from a3c.run.metrics import Episode
 
@@ -152,7 +152,7 @@ class Player:
         *,
         seed: int,
         epsilon: Callable[[], float] = lambda: 0.0,
-        return_statistics: Callable[[], np.ndarray] = lambda: np.zeros(NUM_OF_RETURNS),
+        return_statistics: Callable[[], np.ndarray] = lambda: np.zeros(RETURN_STATISTICS_SIZE),
         stopwatch: Stopwatch | None = None,
         go_on: Callable[[], bool] = lambda: True,
         on_step: Callable[[PlayedStep], object] | None = None,

@@ -65,7 +65,10 @@ class Worker:
         games: EvaluationProcess | None = None,
         show: Callable[[Any, Agent], Callable[[PlayedStep], object]] | None = None,
     ) -> None:
-        """`show` returns the callback that displays each decision."""
+        """`show` returns the callback that displays each decision.
+
+        This waits for each ps at most `connect_timeout_s`, and for the chief without limit.
+        """
         self._task, self._config, self._stop = task, config, stop
         self._heartbeat = heartbeat
         self._has_others = len(cluster.workers) > 1
@@ -151,7 +154,7 @@ class Worker:
         """Exit from another thread when the thread of `run` hangs in a call to a lost ps."""
         if hasattr(self, "_sinks"):  # else it is too early for rows
             self._write_row(whole_cluster=False)
-        log.error("%s; leaving with %d", error, error.exit_code)
+        log.error("%s; exiting with code %d", error, error.exit_code)
         leave_now(error.exit_code)
 
     def run(self) -> None:
@@ -163,7 +166,7 @@ class Worker:
             player = self._make_player()
             self._stopwatch.lap("start")
             self._stopwatch.take()
-            if not self._is_over():
+            if not self._tick():
                 for rollout, update in self._learner.train(player):
                     self._heartbeat.beat()
                     for listen in (self._report, self._limit_drops, self._log):
@@ -172,7 +175,7 @@ class Worker:
                         self._pictures.offer(update.reply.global_step, rollout.observations)
                     let_others_go_first()  # after the first update: a start shall be quick
                     self._stopwatch.lap("other")
-                    if self._is_over():
+                    if self._tick():
                         break
             self._send_reports()
             self._write_row()
@@ -190,8 +193,8 @@ class Worker:
         self._reports += [(me, g.episode_return, g.length, at) for g in rollout.episodes]
         if time.monotonic() - self._reported_at >= REPORT_INTERVAL_S:
             self._send_reports()
-        played = int(np.count_nonzero(rollout.mask)), update.pushed, rollout.episodes
-        self._tracker.add(update.metrics, *played, update.num_pushes, rollout.info)
+        played = int(np.count_nonzero(rollout.mask)), update.is_complete, rollout.episodes
+        self._tracker.add(update.metrics, *played, update.num_gradients, rollout.info)
         self._write_row_if_due()
 
     def _limit_drops(self, rollout: Rollout, update: Update) -> None:
@@ -200,11 +203,13 @@ class Worker:
         It is a FatalError where the weights on the ps are lost.
         """
         # With `return_steps` a rollout may only wait for its returns.
-        is_learned = update.pushed and update.num_pushes > 0
-        self._dropped_in_a_row = 0 if is_learned else self._dropped_in_a_row + (not update.pushed)
-        if not update.pushed:
+        is_learned = update.is_complete and update.num_gradients > 0
+        self._dropped_in_a_row = (
+            0 if is_learned else self._dropped_in_a_row + (not update.is_complete)
+        )
+        if not update.is_complete:
             loss, norm = update.metrics["loss/total"], update.metrics["train/gradient_norm"]
-            log.warning("dropped a rollout: loss %s, gradient norm %s", loss, norm)
+            log.warning("dropped minibatches of a rollout: loss %s, gradient norm %s", loss, norm)
         if 0 < self._config.learning.max_dropped_rollouts <= self._dropped_in_a_row:
             cause = not_finite(rollout, update.reply.parameters)
             if cause == "weights":
@@ -267,8 +272,8 @@ class Worker:
         parts = [f"{label} {row[name]:{form}}" for label, name, form in shown if name in row]
         log.info("%s", "  ".join([f"env steps {reply.global_step:,}", *parts]))
 
-    def _is_over(self) -> bool:
-        """Whether this worker stops; the chief may also find a reason to end the whole run."""
+    def _tick(self) -> bool:
+        """Let the chief do its duties; returns whether this worker stops."""
         reply = self._learner.reply
         self._reason = self._chief.tick(reply) if self._chief else None
         played = reply.global_step >= self._config.run.max_env_steps
@@ -288,7 +293,7 @@ class Worker:
                 log.error("%s; not playing any more, but saving for the others", error)
             while time.monotonic() < until and time.monotonic() - moved_at < IDLE_S:
                 self._heartbeat.beat()
-                if self._is_over():
+                if self._tick():
                     self._leave()
                     return
                 self._write_row_if_due()

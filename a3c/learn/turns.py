@@ -21,7 +21,7 @@ from a3c.config import Config
 from a3c.process.process_records import this_host
 
 FAST_S = 0.004  # CPU time of a gradient and its push, below which there are no turns
-PATIENCE_S = 5.0  # after it a worker goes on without turns: the process it waits for may hang
+TURN_TIMEOUT_S = 5.0  # after it a worker goes on without turns: the process it waits for may hang
 
 
 def turns(
@@ -64,7 +64,7 @@ class Turns:
         except BlockingIOError:
             self._lock = self._thread.submit(fcntl.flock, self._file, fcntl.LOCK_EX)
             try:
-                self._lock.result(PATIENCE_S)
+                self._lock.result(TURN_TIMEOUT_S)
             except TimeoutError:
                 self._lock.add_done_callback(lambda _: self._unlock())
             return True

@@ -51,7 +51,7 @@ class LastExit:
     reason: str | None = None  # why its keeper ended it, if it did: see `a3c.keeper.keeper`
 
     def __str__(self) -> str:
-        return f"ended by {self.signal}" if self.signal else f"left with {self.code}"
+        return f"ended by {self.signal}" if self.signal else f"exited with code {self.code}"
 
 
 def now_text() -> str:

@@ -25,7 +25,7 @@ log = logging.getLogger(__name__)
 _LAST_IMPORT = "keras.src.optimizers"
 
 WAIT_S = 0.1
-PATIENCE_S = 120.0
+FIRST_START_TIMEOUT_S = 120.0
 YIELD_S = 1.0  # gives the first processes time to take the lock
 NICE_VARIABLE = "A3C_WORKER_NICE"  # 0 keeps the priority of other programs
 NICE = "10"  # otherwise: a tenth of the weight that other sessions have
@@ -51,7 +51,7 @@ def start_in_order(directory: Path, *, first: bool, processes: int) -> Iterator[
 
 
 def _wait_until_unlocked(file: IO[str]) -> None:
-    until, said = time.monotonic() + PATIENCE_S, False
+    until, said = time.monotonic() + FIRST_START_TIMEOUT_S, False
     while time.monotonic() < until:
         with contextlib.suppress(BlockingIOError):
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)

@@ -31,7 +31,9 @@ from a3c.server.optimizers import held
 
 GATHERED = "gathered"  # name prefix of the variables that hold gathered gradients; never saved
 
-_NUMBERS = 9  # header entries before the sketches and the observation moments
+# Header entries before the sketches and the statistics: learning rate, env steps, unit, samples,
+# advantage update (four), is_of_value.
+_NUMBERS = 9
 _SKETCH = 256  # numbers
 _SMALLEST = 1e-30
 _Values = list[np.ndarray]
@@ -42,14 +44,14 @@ class Push(NamedTuple):
     learning_rate: float
     num_samples: int  # the gradient is their mean
     num_steps: int  # env steps to count
-    moments: np.ndarray  # to add to the observation statistics
+    statistics: np.ndarray  # of observations, then of returns, to add to those on the ps
     advantage_update: np.ndarray  # [4]: a factor for the advantages' moments, then what to add
     is_of_value: bool = False  # it is the gradient of a value loss with an optimizer of its own
 
 
 class Reply(NamedTuple):
     parameters: np.ndarray  # [P], float32, read after this worker's own push
-    statistics: np.ndarray
+    statistics: np.ndarray  # of observations, then of returns
     advantage_moments: np.ndarray  # [3], running over the samples of all workers
     global_step: int
     num_updates: int
@@ -109,7 +111,7 @@ class Exchange:
             packed = (packed / np.float32(unit)).astype(np.float16)
         numbers = [push.learning_rate, push.num_steps, unit, push.num_samples]
         numbers += [*push.advantage_update, push.is_of_value]
-        header = np.concatenate([numbers, *self._sketches(push.gradient), push.moments])
+        header = np.concatenate([numbers, *self._sketches(push.gradient), push.statistics])
         fed = [[header, *(packed[s.start : s.stop] for s in p.shards)] for p in self._parts]
         return self._reply(self._call(self._push, fed))
 

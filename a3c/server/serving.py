@@ -29,7 +29,7 @@ def start_server(cluster: Cluster, task: Task, threads: int) -> Any:
     keep_freed_memory()
     _, port = split_address(cluster.addresses(task.job)[task.index])
     if not has_loopback_only(os.getpid()):
-        log.warning("port %d is open to whoever reaches this machine, and lets them run code", port)
+        log.warning("port %d is open: anyone who can reach this machine can run code on it", port)
     # TensorFlow's defaults, one spinning thread per core, took half of a ps's time.
     config = tf.compat.v1.ConfigProto(
         intra_op_parallelism_threads=threads,

@@ -92,7 +92,7 @@ def exit_after(timeout_s: float) -> Iterator[None]:
     """End this process if the body takes longer, because the runtime may wait forever."""
 
     def leave() -> None:
-        log.error("the ps does not answer within %g s; leaving with %d", timeout_s, EXIT_RETRY)
+        log.error("the ps does not answer within %g s; exiting with code %d", timeout_s, EXIT_RETRY)
         leave_now(EXIT_RETRY)
 
     timer = threading.Timer(timeout_s, leave)

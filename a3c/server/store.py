@@ -26,7 +26,7 @@ from a3c.server.sessions import UnclosedSession, exit_after, raise_if_ps_lost
 FIRST_PS = "/job:ps/task:0"
 EPISODE_QUEUE_CAPACITY = 100_000
 EPISODE_FIELDS = 4  # worker, return, length, env step at the episode's end
-PATIENCE_S = 0.3  # how long a call may take to fail by itself after the loss of a ps
+FAIL_WITHIN_S = 0.3  # how long a call may take to fail by itself after the loss of a ps
 END_REASONS = ("solved", "max_env_steps", "max_wall_time", "patience")  # why a run is over
 
 
@@ -152,7 +152,7 @@ class Store:
         lost_at = time.monotonic()
         while self._lost and not self._has_left:
             since = self._calling_since
-            if since is not None and time.monotonic() > max(since, lost_at) + PATIENCE_S:
+            if since is not None and time.monotonic() > max(since, lost_at) + FAIL_WITHIN_S:
                 on_stuck(self._lost)
                 return
             time.sleep(0.05)

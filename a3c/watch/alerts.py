@@ -77,7 +77,7 @@ def _cut_off(status: Status) -> Iterator[str]:
     for host in dict.fromkeys(p.host for p in cut):
         names = _listed([p.name for p in cut if p.host == host])
         for_s = max(p.cut_off_s or 0.0 for p in cut if p.host == host)
-        yield f"no connection to {host} for {duration(for_s)}: {names} may be at work there"
+        yield f"no connection to {host} for {duration(for_s)}: {names} may still be running there"
 
 
 def _restarts(status: Status) -> Iterator[str]:
@@ -141,4 +141,4 @@ def _data(status: Status) -> Iterator[str]:
     if status.exposed:
         who = _listed([place.split(" ")[0] for place in status.exposed])
         what = f"{who} listen on all interfaces, as TensorFlow's servers do"
-        yield f"{what}: whoever reaches their ports can run code here"
+        yield f"{what}: anyone who can reach their ports can run code here"

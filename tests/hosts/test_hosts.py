@@ -191,7 +191,7 @@ def test_lost_connections_end_nothing(net: Net, cluster: Launcher) -> None:
     net.alpha.run("pkill", "-f", "^ssh -T")
     gain(net, "worker-1", "worker-2", what="word from the others")
     assert {name: far(net, name).pid for name in names} == before
-    assert "is at work already" in net.run.log("worker-2").read_text()
+    assert "is already running" in net.run.log("worker-2").read_text()
     assert cluster.poll() is None
 
 

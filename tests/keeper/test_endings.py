@@ -34,9 +34,9 @@ LEAKED = r"worker-0 takes \d+ MB of memory, more than 50, and is ended"
     ("script", "spec", "returncode", "restarts", "said"),
     [
         (f"{COUNT}; [ $n -ge 3 ] || exit 75", {}, 0, 2, r"again in 0.01 s(.|\n)*again in 0.02 s"),
-        ("echo why >&2; exit 2", {}, 2, 0, "left with 2"),
-        (f"{TWICE}; exit 143", {}, 0, 1, "left with 143; starts again"),
-        ("exit 75", {"limits": FEW}, 75, 1, "left with 75"),
+        ("echo why >&2; exit 2", {}, 2, 0, "exited with code 2"),
+        (f"{TWICE}; exit 143", {}, 0, 1, "exited with code 143; starts again"),
+        ("exit 75", {"limits": FEW}, 75, 1, "exited with code 75"),
         # It hangs, it is stopped, and it is stopped and ignores TERM.
         (f"{TWICE}; {BEAT}; {DEAF}", {}, 0, 1, r"no heartbeat for 0.3 s(.|\n)*did not end"),
         (f"{TWICE}; {BEAT}; kill -STOP $$", {}, 0, 1, "ended by SIGTERM"),

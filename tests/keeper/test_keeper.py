@@ -165,7 +165,7 @@ def test_a_second_keeper_of_the_same_record_is_refused_while_the_first_lives(sta
     second = start("exec sleep 1000", {"stderr": subprocess.PIPE})
     _, error = second.process.communicate(timeout=20)
     assert second.process.returncode == 2
-    assert f"kept already by pid {first.process.pid}" in error
+    assert f"already has a keeper, pid {first.process.pid}" in error
     assert first.child() == pid
     first.process.kill()
     first.process.wait()
