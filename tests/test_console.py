@@ -55,6 +55,11 @@ def test_a_path_in_a_command_is_never_taken_for_a_flag(here: Path) -> None:
     assert console.relative_path(Path("runs/-run")) == "runs/-run"
 
 
+def test_a_command_can_be_pasted_whatever_the_folder_is_called(monkeypatch: Patch) -> None:
+    monkeypatch.setattr(console, "REPOSITORY", Path("/my clones/a3c"))
+    assert console.command("plot.py").endswith(" '/my clones/a3c/plot.py'")
+
+
 @pytest.mark.parametrize(
     ("words", "code", "said"),
     [

@@ -1,3 +1,4 @@
+import os
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -26,8 +27,10 @@ class Echo(gymnasium.Env[Any, Any]):
     closed = 0
 
     def __init__(self, observations: Any = FLOATS, actions: Any = TWO, fault: Any = None) -> None:
-        if isinstance(fault, Exception):
+        if isinstance(fault, BaseException):
             raise fault
+        if fault == "elsewhere":
+            os.chdir("/")
         self.observation_space = observations
         self.action_space = actions
         self._fault = fault
@@ -162,12 +165,15 @@ def test_check_returns_the_spaces_and_closes() -> None:
         {"actions": spaces.MultiBinary(3)},
         {"actions": spaces.Discrete(3, start=-1)},
         {"actions": spaces.Box(-1.0, 1.0, (2, 2), np.float64)},
+        {"fault": "elsewhere"},
     ]
+    here = Path.cwd()
     for keywords in cases:
         closed = Echo.closed
         found = envs.check(EnvConfig(env_id="Echo-v0", env_kwargs=keywords))
         assert found == (keywords.get("observations", FLOATS), keywords.get("actions", TWO))
         assert Echo.closed == closed + 1
+        assert Path.cwd() == here
 
 
 def test_unusable_environments_are_refused_in_one_line() -> None:
@@ -180,6 +186,7 @@ def test_unusable_environments_are_refused_in_one_line() -> None:
         ({"fault": "step"}, r"failed: \S*test_envs.py:\d+: ArithmeticError: lost my way; "),
         ({"fault": OSError("no\ncamera")}, r"failed: \S*test_envs.py:\d+: OSError: no camera"),
         ({"fault": KeyError()}, r"test_envs.py:\d+: KeyError; fix it"),
+        ({"fault": SystemExit(0)}, r"test_envs.py:\d+: SystemExit: 0; fix it"),
         ({"fault": ModuleNotFoundError("x", name="chess.pgn")}, "chess.pgn.*pip install chess$"),
         ({"colour": 3}, "env_kwargs {'colour': 3} failed: .*argument 'colour'; fix"),
     ]

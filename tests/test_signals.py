@@ -138,4 +138,4 @@ def test_a_lost_exit_is_made_up_for_at_the_deadline(start: Python) -> None:
     process.send_signal(signal.SIGINT)
     returned, _, err = end_of(process)
     assert returned == 128 + signal.SIGINT
-    assert "SystemExit: 130" in err
+    assert "Leaving: 130" in err

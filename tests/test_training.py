@@ -92,11 +92,14 @@ def test_drops_that_are_not_in_a_row_are_counted_and_forgiven(tmp_path: Path) ->
     assert rows(tmp_path)[-1]["drops/rollouts"] == 78
 
 
-def test_what_an_environment_raises_while_it_is_made_is_its_own_fault(tmp_path: Path) -> None:
+@pytest.mark.parametrize("fault", [OSError("no\ncamera"), SystemExit("no camera")])
+def test_what_an_environment_raises_while_it_is_made_is_its_own_fault(
+    tmp_path: Path, fault: BaseException
+) -> None:
     def fail(*_: Any) -> Any:
-        raise OSError("no\ncamera")
+        raise fault
 
-    with pytest.raises(PlayError, match=r"test_training.py:\d+: OSError: no camera"):
+    with pytest.raises(PlayError, match=r"test_training.py:\d+: \w+: no camera"):
         worker(small_config(), tmp_path, fail)
 
 
@@ -111,6 +114,8 @@ def test_the_first_non_finite_input_is_named() -> None:
         rollout.observations[1, 0, 2] = observation
         rollout.rewards[0, 1] = reward
         assert not_finite(rollout, np.array([1.0, weights])) == cause
+    beyond_float32 = random_rollout(0)._replace(observations=np.full((5, 3, 2), 1e40))
+    assert not_finite(beyond_float32, np.ones(2)) == "observations"
 
 
 def test_workers_may_log_each_game_and_now_and_then_the_policy(tmp_path: Path, caplog: Log) -> None:

@@ -67,6 +67,16 @@ class Twice(gymnasium.Wrapper[Any, Any, Any, Any]):
         return first if first[2] or first[3] else self.env.step(action)
 
 
+class WarmUp(gymnasium.Wrapper[Any, Any, Any, Any]):
+    """Plays a whole game in each reset."""
+
+    def reset(self, **arguments: Any) -> Any:
+        self.env.reset(**arguments)
+        while not self.env.step(0)[2]:
+            pass
+        return self.env.reset()
+
+
 def rollouts(wrapper: str, *scripts: Script, **settings: Any) -> Iterator[Rollout]:
     given = ({"name": f"{__name__}:{wrapper}"},)
     made = wrappers.Copies(lambda: ScriptedEnv(0, scripts, []), 1, given)
@@ -94,6 +104,11 @@ def test_rewards_that_a_wrapper_skips_count() -> None:
     rollout = next(played)
     assert rollout.rewards[:, 0].tolist() == [10.0, 100.0, 10.0, 100.0]
     assert rollout.episodes == [Episode(111.0, 2)] * 2
+
+
+def test_games_that_a_wrapper_plays_in_reset_have_no_score() -> None:
+    played = rollouts("WarmUp", Script((1.0, 10.0)), rollout_length=6)
+    assert next(played).episodes == [Episode(11.0, 2)] * 3
 
 
 def test_the_example_gives_minus_1_0_or_1_and_the_scores_are_cartpoles() -> None:

@@ -18,6 +18,7 @@ from typing import Any, NamedTuple
 from a3c.errors import A3CError, UserError
 from a3c.process import console
 from a3c.process.environment import REPOSITORY
+from a3c.process.signals import Leaving
 
 _LIBRARIES = (
     *(Path(sysconfig.get_path(name)).resolve() for name in ("stdlib", "purelib", "platlib")),
@@ -140,9 +141,9 @@ def as_user_error(subject: str) -> Iterator[None]:
     """Turn any error of the user's code into a UserError: one line that begins with `subject`."""
     try:
         yield
-    except A3CError:
+    except (A3CError, Leaving):
         raise
-    except Exception as error:
+    except (Exception, SystemExit) as error:
         raise UserError(f"{subject}: {describe(error)}; fix it") from error
 
 

@@ -20,6 +20,7 @@ from a3c.env import wrappers
 from a3c.env.spaces import Envs, allowed_actions, choice_sizes
 from a3c.errors import UserError
 from a3c.process import console
+from a3c.process.signals import Leaving
 
 MISSING = (ImportError, gymnasium.error.DependencyNotInstalled)  # raised without a package
 
@@ -135,6 +136,7 @@ def check(make: Callable[..., Envs], config: EnvConfig) -> tuple[Space[Any], Spa
     """The spaces of one observation and one action, after a step; UserError if one is wrong."""
     try:
         with (
+            contextlib.chdir("."),  # back from where the environment may go
             contextlib.redirect_stdout(sys.stderr),  # stdout may be for a plan or a compose file
             contextlib.closing(make(config.env_id, 1, 0, config)) as envs,
         ):
@@ -149,11 +151,11 @@ def check(make: Callable[..., Envs], config: EnvConfig) -> tuple[Space[Any], Spa
             ):
                 if np.shape(array) != expected:
                     raise ValueError(f"{name} have shape {np.shape(array)}, not {expected}")
-    except UserError:
+    except (UserError, Leaving):
         raise
     except MISSING as error:
         raise UserError(_explain_missing(error, config.env_id)) from error
-    except Exception as error:
+    except (Exception, SystemExit) as error:
         what = f"env_id {config.env_id}"
         if config.env_kwargs:
             what += f" with env_kwargs {config.env_kwargs}"

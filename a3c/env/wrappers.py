@@ -116,7 +116,7 @@ class RawScoreCounter(gymnasium.Wrapper[Any, Any, Any, Any]):
     def take(self) -> tuple[float, bool]:
         """The rewards since the last call, of one game, and whether it ended with them."""
         reward, *rest = self.sums_of_games
-        self.sums_of_games = [sum(rest)]
+        self.sums_of_games = rest[-1:] or [0.0]  # a game that a wrapper played in reset is left out
         return reward, bool(rest)
 
 

@@ -77,7 +77,7 @@ def _serve(play: Play, requests: Connection, parent: int) -> None:
                 spawn.die_with(here)
                 try:
                     answer = play(checkpoint, games)
-                except Exception as error:
+                except (Exception, SystemExit) as error:
                     answer = {"error": f"{type(error).__name__}: {error}"}
                 requests.send(answer)
                 os._exit(0)

@@ -15,6 +15,7 @@ from a3c.env import wrappers
 from a3c.errors import PlayError, UserError
 from a3c.learn.returns import RETURN_STATISTICS_SIZE, discounted_so_far, n_step, return_deviation
 from a3c.net.observations import channels_last, channels_last_space
+from a3c.process.signals import Leaving
 from a3c.run.metrics import Episode
 
 _ROWS = (  # the parts of a rollout with one row for each time step
@@ -114,7 +115,8 @@ class EnvironmentErrors(AbstractContextManager[Any, None]):
     """Turns an environment's exceptions into PlayError, to tell them from our own bugs."""
 
     def __exit__(self, _type: Any, error: BaseException | None, _traceback: Any) -> None:
-        if isinstance(error, Exception) and not isinstance(error, UserError):
+        is_ours = isinstance(error, UserError | Leaving)
+        if isinstance(error, Exception | SystemExit) and not is_ours:
             raise PlayError(f"the environment raised an error: {describe(error)}") from error
 
 

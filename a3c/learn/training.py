@@ -326,4 +326,5 @@ class Worker:
 def not_finite(rollout: Rollout, parameters: np.ndarray) -> str:
     """The cause of a loss that isn't finite: one of the keys of `_REMEDIES`."""
     causes = zip(_REMEDIES, (parameters, rollout.observations, rollout.rewards), strict=False)
-    return next((name for name, values in causes if not np.isfinite(values).all()), "losses")
+    largest = np.finfo(np.float32).max
+    return next((name for name, x in causes if not (np.abs(x) <= largest).all()), "losses")

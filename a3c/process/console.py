@@ -4,6 +4,7 @@ import codecs
 import contextlib
 import errno
 import os
+import shlex
 import shutil
 import signal
 import sys
@@ -88,8 +89,9 @@ def command(name: str) -> str:
     is_on_path = shutil.which("python") == sys.executable
     name = program(name)
     if not name.endswith(".py"):
-        return name if is_on_path else relative_path(python.parent / name)
-    return f"{'python' if is_on_path else relative_path(python)} {relative_path(REPOSITORY / name)}"
+        return name if is_on_path else shlex.quote(relative_path(python.parent / name))
+    words = ["python" if is_on_path else relative_path(python), relative_path(REPOSITORY / name)]
+    return shlex.join(words)
 
 
 def relative_path(path: Path) -> str:

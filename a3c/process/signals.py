@@ -73,15 +73,19 @@ def not_ignored(*numbers: signal.Signals) -> list[signal.Signals]:
     return [number for number in numbers if not (is_nohup and number == signal.SIGHUP)]
 
 
+class Leaving(SystemExit):
+    """A signal ends this process; a plain SystemExit is one of the user's own code."""
+
+
 def leave_on_signals() -> None:
-    """Make Ctrl-C, SIGTERM and SIGHUP raise SystemExit, so that clean-up code runs.
+    """Make Ctrl-C, SIGTERM and SIGHUP raise Leaving, so that clean-up code runs.
 
     An exception that is raised in a destructor or a callback is lost, so there is a deadline, too.
     """
 
     def leave(came: int, _frame: object) -> None:
         _daemon(threading.Timer(LEAVE_WITHIN_S, leave_now, [128 + came]))
-        sys.exit(128 + came)
+        raise Leaving(128 + came)
 
     for number in not_ignored(*_ENDING):
         signal.signal(number, leave)

@@ -17,6 +17,7 @@ import logging
 import math
 import os
 import shutil
+import sys
 import threading
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import asdict, dataclass, field, replace
@@ -222,7 +223,7 @@ def is_score(evaluation: Any) -> bool:
     one_game = evaluation.get("episodes") == 1 and evaluation.get("stderr") is None
     names = ("episodes", "mean", "median", "min", "max", *(() if one_game else ("stderr",)))
     numbers: list[Any] = [evaluation.get(name) for name in names]
-    return all(type(x) in (int, float) and abs(x) < 2**63 for x in numbers)  # no NaN
+    return all(type(x) in (int, float) and abs(x) <= sys.float_info.max for x in numbers)  # no NaN
 
 
 def refuse_other_identity(manifest: Manifest, wanted: dict[str, Any], source: Path) -> None:

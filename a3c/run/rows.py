@@ -8,6 +8,7 @@ of the start of the ps that it belongs to, `ps_life`.
 
 import contextlib
 import json
+import math
 import os
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
@@ -35,7 +36,8 @@ def parse_row(line: bytes) -> Row | None:
         key: value
         for key, value in row.items()
         if (isinstance(value, str) and key in _WORDS)
-        or (isinstance(value, int | float) and -(2**63) < value < 2**63)  # no NaN
+        or (isinstance(value, int) and -(2**63) < value < 2**63)
+        or (isinstance(value, float) and math.isfinite(value))
     }
 
 
