@@ -19,6 +19,7 @@ from a3c.run import checkpoint
 from a3c.run.checkpoint import DamagedCheckpointError
 from tests import Patch, refused
 from tests.clusters import REPOSITORY, config
+from tests.full_disks import little_room
 from tests.runs import call
 from tests.snapshots import FILES, damage, manifest, save, write, write_values
 
@@ -387,3 +388,11 @@ def test_values_come_back_bit_for_bit_and_the_callers_graph_stays(tmp_path: Path
         assert np.asarray(loaded[name]).dtype == value.dtype
         assert np.shape(loaded[name]) == np.shape(value)
         assert np.asarray(loaded[name]).tobytes() == np.asarray(value).tobytes()
+
+
+def test_the_reason_of_a_failed_write_is_in_one_line(tmp_path: Path) -> None:
+    values = {"weights": np.zeros(10_000, np.float32)}
+    with little_room(1000), pytest.raises(tf.errors.OpError) as raised:
+        checkpoint.save_variables(tmp_path / "variables", values)
+    assert checkpoint.reason_of(raised.value).endswith("; File too large")
+    assert checkpoint.reason_of(OSError(28, "no space\nat all")) == "[Errno 28] no space"

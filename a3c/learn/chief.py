@@ -290,7 +290,7 @@ class Chief:
                 root, manifest, lambda prefix: checkpoint.save_variables(prefix, snapshot.values)
             )
         except (OSError, tf.errors.OpError) as error:
-            log.error("checkpoint failed, training goes on: %s", str(error).splitlines()[0])
+            log.error("checkpoint failed, training goes on: %s", checkpoint.reason_of(error))
         except Exception:
             log.exception("checkpoint failed, training goes on")
         else:

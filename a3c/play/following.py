@@ -100,7 +100,7 @@ class Evaluator:
             try:
                 self._best = locate.keep_best(self._run, manifest, variables, summary)
             except (OSError, tf.errors.OpError) as error:
-                reason = str(error).splitlines()[0]
+                reason = checkpoint.reason_of(error)
                 log.error("can't keep the best checkpoint (%s); evaluation goes on", reason)
         # After that: a score that is recorded isn't played again.
         values = {name: getattr(summary, name) for name in _LOGGED}

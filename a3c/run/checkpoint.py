@@ -241,6 +241,13 @@ def refuse_other_identity(manifest: Manifest, wanted: dict[str, Any], source: Pa
                 raise UserError(f"{what}: {remedy}")
 
 
+def reason_of(error: Exception) -> str:
+    """Its reason in one line; TensorFlow writes that before the line of the graph's node."""
+    lines = [line.strip() for line in str(error).splitlines() if line.strip()] or [repr(error)]
+    nodes = [i for i, line in enumerate(lines) if i and line.startswith("[[{{node")]
+    return lines[nodes[0] - 1 if nodes else 0]
+
+
 def is_of_optimizer(name: str) -> bool:
     return any(part.startswith(("Adam", "RMSProp")) for part in name.split("/"))
 
@@ -279,7 +286,7 @@ def load_variables(directory: Path) -> dict[str, np.ndarray]:
         reader = tf.train.load_checkpoint(str(directory / PREFIX))
         return {name: reader.get_tensor(name) for name in reader.get_variable_to_shape_map()}
     except (tf.errors.OpError, ValueError, RuntimeError) as error:
-        raise DamagedCheckpointError(str(error).splitlines()[0]) from None
+        raise DamagedCheckpointError(reason_of(error)) from None
 
 
 def misfit(values: Mapping[str, np.ndarray], shapes: Mapping[str, tuple[int, ...]]) -> str:
