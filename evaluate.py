@@ -31,7 +31,7 @@ from a3c.play.window import Window, missing_display
 from a3c.process import console, process_records
 from a3c.process.environment import adopt_environment
 from a3c.process.heartbeat import Heartbeat
-from a3c.process.signals import leave_on_signals
+from a3c.process.signals import Leaving, leave_on_signals
 from a3c.process.startup import import_tensorflow, start_in_order
 from a3c.run import rundir
 from a3c.run.rundir import RunDir
@@ -214,7 +214,7 @@ def watch(
             try:
                 for pause_s in shown:
                     time.sleep(min(pause_s, 0.1))
-            except SystemExit as asked:  # Ctrl-C: games that were shown completely still count
+            except Leaving as asked:  # Ctrl-C: games that were shown completely still count
                 code = int(asked.code or 0)
     if games.episodes:
         report(source, setup, games.episodes, arguments.json, stdout)

@@ -14,11 +14,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import model
+from a3c.config import user_code
 from a3c.errors import PlayError
 from a3c.learn.agent import Agent
 from a3c.learn.returns import gae
-from a3c.learn.rollout import Player, Rollout
+from a3c.learn.rollout import EnvironmentErrors, Player, Rollout
 from a3c.net.distributions import for_space
+from a3c.process.signals import Leaving
 from a3c.run.metrics import Episode
 from tests.clusters import batch_of, config
 from tests.scripted import (
@@ -412,3 +414,13 @@ def test_a_vector_environment_that_breaks_its_promises_is_named(rewards: Any, sa
     with pytest.raises(PlayError) as raised:
         next(play([], mode, envs=envs, rollout_length=1))
     assert str(raised.value).endswith(said)
+
+
+def test_a_signal_is_no_error_of_the_code_that_it_interrupts() -> None:
+    leaving = mock.Mock(side_effect=Leaving(130))
+    with pytest.raises(Leaving), EnvironmentErrors():
+        leaving()
+    with pytest.raises(Leaving), user_code.as_user_error("network mine:build"):
+        leaving()
+    with mock.patch("importlib.import_module", leaving), pytest.raises(Leaving):
+        user_code.import_module("mine", "network mine:build")

@@ -72,6 +72,8 @@ def import_module(name: str, subject: str) -> ModuleType:
         sys.path.append(str(Path.cwd()))
     try:
         return importlib.import_module(name)
+    except Leaving:
+        raise
     except (Exception, SystemExit) as error:
         raise _refusal(name, subject, error) from error
 

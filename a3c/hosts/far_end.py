@@ -138,9 +138,9 @@ def attach(request: dict[str, Any], spec: KeeperSpec, launcher: Channel) -> str 
             time.sleep(0.02)
         said.seek(0)
         lines = said.read().decode(errors="replace").strip().splitlines()
-    return (
-        lines[-1] if lines else f"its keeper wrote no record, and exited with code {keeper.poll()}"
-    )
+    if lines:
+        return lines[-1]
+    return f"its keeper wrote no record, and exited with code {keeper.poll()}"
 
 
 def end(records: Sequence[ProcessRecord], *, now: bool, grace_s: float = 20.0) -> list[str]:

@@ -22,10 +22,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     counted = kept or [record for record in here if record.state == "done"]
     counted.sort(key=lambda record: record.updated_at)  # of two with one name, the newest counts
     states = {record.name: process_records.live_state(record) for record in counted}
-    lines = [f"{name} is {state}" for name, state in states.items()] or [
-        "no supervised process here"
-    ]
-    sys.stdout.write("".join(f"{line}\n" for line in lines))
+    lines = [f"{name} is {state}" for name, state in states.items()]
+    sys.stdout.write("\n".join(lines or ["no supervised process here"]) + "\n")
     well = all(state in ("running", "done") for state in states.values())
     return EXIT_OK if states and well else EXIT_CRASH
 

@@ -83,9 +83,8 @@ class Keeper:
         os.close(fd)
         found = process_records.read_record(self._spec.record)
         if found and found.host == process_records.this_host() and keeper_lives(found):
-            what = (
-                f"{found.name} already has a keeper, pid {found.keeper.pid} ({self._spec.record})"
-            )
+            keeper = f"a keeper, pid {found.keeper.pid} ({self._spec.record})"
+            what = f"{found.name} already has {keeper}"
             raise UserError(f"{what}: stop that run, or start this one in another directory")
         self._capture = _open_output(self._spec)
         if self._spec.network:

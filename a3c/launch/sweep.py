@@ -298,7 +298,7 @@ def run(
         list(pool.map(work, range(len(settings))))
     if not trials:  # the signal came before the first one
         return 128 + trainer.signal
-    trials.sort(key=lambda trial: trial.rank)
+    trials.sort(key=lambda trial: (trial.rank, trial.path.name))  # equal ones by number
     text = io.StringIO()
     writer = csv.DictWriter(text, list(trials[0].row), lineterminator="\n")
     writer.writeheader()

@@ -118,9 +118,10 @@ class Learner:
                         return
                     num_updates, steps = self.reply.num_updates, 0
                     if gradient.is_finite:
-                        once = advantage_update, statistics
-                        steps = self._push(gradient, batch, *once, is_new=epoch == 0)
-                        advantage_update, statistics = NO_UPDATE, np.zeros_like(statistics)
+                        steps = self._push(
+                            gradient, batch, advantage_update, statistics, is_new=epoch == 0
+                        )
+                        advantage_update, statistics = NO_UPDATE, np.zeros_like(statistics)  # once
                     else:
                         self.refresh()
                     by_others = self.reply.num_updates - num_updates - steps

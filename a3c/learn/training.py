@@ -204,10 +204,10 @@ class Worker:
         """
         # With `return_steps` a rollout may only wait for its returns.
         is_learned = update.is_complete and update.num_gradients > 0
-        self._dropped_in_a_row = (
-            0 if is_learned else self._dropped_in_a_row + (not update.is_complete)
-        )
+        if is_learned:
+            self._dropped_in_a_row = 0
         if not update.is_complete:
+            self._dropped_in_a_row += 1
             loss, norm = update.metrics["loss/total"], update.metrics["train/gradient_norm"]
             log.warning("dropped minibatches of a rollout: loss %s, gradient norm %s", loss, norm)
         if 0 < self._config.learning.max_dropped_rollouts <= self._dropped_in_a_row:
