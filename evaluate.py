@@ -31,7 +31,7 @@ from a3c.play.window import Window, missing_display
 from a3c.process import console, process_records
 from a3c.process.environment import adopt_environment
 from a3c.process.heartbeat import Heartbeat
-from a3c.process.signals import Leaving, leave_on_signals
+from a3c.process.signals import Leaving, leave_on_signals, leave_soon
 from a3c.process.startup import import_tensorflow, start_in_order
 from a3c.run import rundir
 from a3c.run.rundir import RunDir
@@ -111,7 +111,9 @@ def main(argv: Sequence[str] | None = None) -> int:
             raise UserError(f"--watch: {reason}; use --record DIR")
         if arguments.record:
             check_record(arguments)
-        return play(find_checkpoint(arguments.source, arguments.which), arguments)
+        code = play(find_checkpoint(arguments.source, arguments.which), arguments)
+        sys.stdout.flush()
+        return code
     except OSError as error:
         return console.refuse_system(PROG, error)
     except A3CError as error:
@@ -131,14 +133,14 @@ def check_record(arguments: argparse.Namespace) -> None:
             raise UserError(f"--record {path} is no {arguments.format}: leave --format out")
         if path.exists():
             raise UserError(f"--record {path} is there already: give another name")
-        arguments.video, arguments.format, arguments.record = path, form, path.parent
+        arguments.video, arguments.format, arguments.record = path.absolute(), form, path.parent
     elif path.exists() and not path.is_dir():
         raise UserError(f"--record {path} is a file: give a folder, or a new .mp4 or .gif")
     elif suffix in OTHER_FILMS:
         raise UserError(f"--record {path}: a video is an .mp4 or a .gif: name it so")
     arguments.format = arguments.format or "mp4"
     try:
-        folder = arguments.record.absolute()
+        folder = arguments.record = arguments.record.absolute()  # an environment may use chdir
         there = next(path for path in (folder, *folder.parents) if os.path.lexists(path))
         with tempfile.TemporaryFile(dir=there) as file:
             file.write(b"\0" * 65_536)
@@ -153,9 +155,8 @@ def play(source: Source, arguments: argparse.Namespace) -> int:
     """Play with one checkpoint and report; returns the exit code."""
     adopt_environment(1)
     import_tensorflow()
-    setup, stdout = evaluation_setup(source.config, arguments), sys.stdout
-    # What the environment prints must not get between the lines of the report.
-    with contextlib.redirect_stdout(sys.stderr), contextlib.ExitStack() as stack:
+    setup = evaluation_setup(source.config, arguments)
+    with console.stdout_apart() as stdout, contextlib.ExitStack() as stack:
         if arguments.watch:
             return watch(source, setup, arguments, stdout)
         # First, so that an environment that can't be rendered is refused before twenty games.
@@ -185,7 +186,7 @@ def play(source: Source, arguments: argparse.Namespace) -> int:
                 )
             if arguments.video is not None:
                 path = path.rename(arguments.video)
-            sys.stderr.write(f"video: {path}\n")
+            sys.stderr.write(f"video: {console.relative_path(path)}\n")
     return EXIT_OK
 
 
@@ -223,7 +224,7 @@ def watch(
 
 def follow(run: RunDir, arguments: argparse.Namespace) -> int:
     """Run as the evaluator: until the run ends, play each new checkpoint and keep the best."""
-    logging.getLogger().setLevel(logging.INFO)
+    logging.getLogger("a3c").setLevel(logging.INFO)
     with only_evaluator(run):
         adopt_environment(1)
         others = len(process_records.read_records(run.path))
@@ -289,4 +290,4 @@ def report(
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(leave_soon(main()))

@@ -26,6 +26,7 @@ from a3c.launch import catalogue, hosts, keep, preflight, run_summary, sweep, ve
 from a3c.launch.supervisor import ChildKeepers, Interruption
 from a3c.play import locate
 from a3c.process import console
+from a3c.process.signals import leave_soon
 from a3c.run import callbacks, checkpoint, rundir
 from a3c.run.rundir import RunDir
 
@@ -71,6 +72,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     console.prepare()
     signal.signal(signal.SIGCHLD, signal.SIG_DFL)  # a daemon's child may inherit that it is ignored
     logging.basicConfig(level=logging.INFO, format="%(message)s", stream=sys.stderr)
+    log.setLevel(logging.INFO)  # even if an environment sets another level for all loggers
     try:
         if arguments[:1] == ["complete"]:
             return complete(os.environ.get("COMP_LINE", ""), os.environ.get("COMP_POINT", ""))
@@ -304,4 +306,4 @@ def _wants_tmux(chosen: argparse.Namespace, planned: plan.Plan, run: RunDir) -> 
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(leave_soon(main()))

@@ -32,6 +32,7 @@ from a3c.net.network import Network, NetworkOutput
 from a3c.net.observations import check_side, image_side, split
 from a3c.process import console
 from a3c.process.environment import adopt_environment
+from a3c.process.signals import leave_soon
 from a3c.run import checkpoint
 
 # --- the networks: prepared observations [T, B, ...] to features [T, B, F] ----------------------
@@ -191,4 +192,4 @@ def _add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(leave_soon(main()))

@@ -16,6 +16,7 @@ from a3c.errors import EXIT_OK, A3CError, UserError
 from a3c.play.locate import find_checkpoint
 from a3c.process import console
 from a3c.process.environment import adopt_environment
+from a3c.process.signals import leave_soon
 from a3c.process.startup import import_tensorflow
 
 PROG = console.program("plot.py")
@@ -78,10 +79,10 @@ def main(argv: Sequence[str] | None = None) -> int:
     try:
         if set(arguments.what) - set(of_network):
             for path in draw(arguments):
-                print(path)
+                print(console.relative_path(path))
         if of_network:
             for path in draw_network(arguments, of_network):
-                print(path)
+                print(console.relative_path(path))
     except OSError as error:
         return console.refuse_system(PROG, error)
     except A3CError as error:
@@ -121,6 +122,7 @@ def draw_network(arguments: argparse.Namespace, names: Sequence[str]) -> Iterato
         raise UserError(f"--what {names[0]} looks into one network: give one run or checkpoint")
     source = find_checkpoint(arguments.runs[0] if arguments.runs else None)
     folder = arguments.output or (source.run.path / "plots" if source.run else Path("plots"))
+    folder = folder.absolute()  # an environment may use chdir
     import_tensorflow()
     import envs
     import model
@@ -136,4 +138,4 @@ def draw_network(arguments: argparse.Namespace, names: Sequence[str]) -> Iterato
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(leave_soon(main()))

@@ -34,6 +34,7 @@ from a3c.run.rundir import RunDir
 log = logging.getLogger("a3c")
 
 STARTED = time.monotonic()
+CLOSE_WITHIN_S = 3.0  # the time for environments to close
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -87,7 +88,7 @@ def run(cluster: Cluster, task: Task, config: Config, run_dir: Path) -> int:
 
                 make_envs, show = prepare_window(config, envs.make, model.build)
 
-            Worker(
+            worker = Worker(
                 cluster,
                 task,
                 config,
@@ -98,10 +99,18 @@ def run(cluster: Cluster, task: Task, config: Config, run_dir: Path) -> int:
                 heartbeat=heartbeat,
                 games=games,
                 show=show,
-            ).run()
+            )
+            stop.take_signals()  # the environments may have installed handlers of their own
+            worker.run()
+            signals.leave_soon(_exit_code(stop), CLOSE_WITHIN_S)
+            worker.close()
     except RetryableError:
         if stop.signal is None:  # after a signal the process exits anyway
             raise
+    return _exit_code(stop)
+
+
+def _exit_code(stop: signals.StopRequest) -> int:
     return EXIT_OK if stop.signal is None else 128 + stop.signal
 
 
@@ -134,6 +143,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         logging.basicConfig(
             level=logging.INFO, format=f"%(asctime)s {task.name} %(message)s", datefmt="%H:%M:%S"
         )
+        log.setLevel(logging.INFO)  # even if an environment sets another level for all loggers
         settings = config.cluster
         adopt_environment(settings.threads(task.job), gpu=settings.uses_gpu(task.job))
         try:

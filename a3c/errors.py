@@ -37,3 +37,14 @@ class FatalError(A3CError):
 
 class UnplayableError(FatalError):
     """The environment gives nothing that can be learned from, and never will."""
+
+
+def reason_of(error: Exception) -> str:
+    """Its reason in one line.
+
+    TensorFlow writes headings before it, which end in a colon, and after it the graph's node.
+    """
+    lines = [line.strip() for line in str(error).splitlines()]
+    lines = [line for line in lines if line and not line.endswith((":", "="))] or [repr(error)]
+    nodes = [i for i, line in enumerate(lines) if i and line.startswith("[[{{node")]
+    return lines[nodes[0] - 1 if nodes else 0]

@@ -16,6 +16,7 @@ import pytest
 import tensorflow as tf
 
 from a3c.config import identity
+from a3c.errors import reason_of
 from a3c.run import checkpoint
 from a3c.run.checkpoint import DamagedCheckpointError
 from tests import Patch, refused
@@ -397,5 +398,8 @@ def test_the_reason_of_a_failed_write_is_in_one_line(tmp_path: Path) -> None:
     values = {"weights": np.zeros(10_000, np.float32)}
     with little_room(1000), pytest.raises(tf.errors.OpError) as raised:
         checkpoint.save_variables(tmp_path / "variables", values)
-    assert checkpoint.reason_of(raised.value).endswith("; File too large")
-    assert checkpoint.reason_of(OSError(28, "no space\nat all")) == "[Errno 28] no space"
+    assert reason_of(raised.value).endswith("; File too large")
+    assert reason_of(OSError(28, "no space\nat all")) == "[Errno 28] no space"
+    lost = "Graph execution error:\n\nFrom /job:ps/replica:0/task:0:\nrecvmsg:Connection reset"
+    error = tf.errors.UnavailableError(None, None, f"{lost} by peer\nAdditional GRPC")
+    assert reason_of(error) == "recvmsg:Connection reset by peer"

@@ -154,6 +154,8 @@ def test_a_users_environment_is_found_in_this_folder(here: Path) -> None:
     )
     made = make("someones.world:Someones/World-v3")
     assert truncations(made, 4) == [0, 1, 0, 1]
+    Path("plot.py").touch()
+    refused("a3c-cluster has a module plot too: rename yours", make, "plot:Mine-v0")
 
 
 def test_check_returns_the_spaces_and_closes() -> None:

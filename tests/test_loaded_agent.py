@@ -55,9 +55,12 @@ def test_a_batch_gives_the_same_as_its_observations_one_by_one(cartpole: LoadedA
     np.testing.assert_allclose(all_at_once.probabilities.sum(axis=1), 1.0)
 
 
-def test_an_observation_that_does_not_fit_is_refused(cartpole: LoadedAgent) -> None:
+def test_an_observation_that_does_not_fit_is_refused(cartpole: LoadedAgent, tmp_path: Path) -> None:
     refused(r"shape \(3,\): give \(4,\) or a batch of it", cartpole.act, np.zeros(3))
     refused(r"give \(4,\) or a batch of it", cartpole.act, [[1.0], [1.0, 2.0]])
+    pixels = untrained(tmp_path, env_id="ALE/Pong-v5")
+    scaled = np.zeros(pixels.observation_space.shape or ())
+    refused("observations of float64: give uint8, unscaled", pixels.act, scaled)
     refused(r"no agent 'zoo/chess'.*zoo/cartpole", a3c.load, "zoo/chess")
     which = "which 'last' is refused: give newest or best"
     refused(which, a3c.load, "zoo/cartpole", which="last")
@@ -187,6 +190,13 @@ observation, _ = env.reset()
 act = operator.methodcaller("act", observation, greedy=True)
 with multiprocessing.get_context("spawn").Pool(1) as pool:
     there = pool.apply(act, (agent,))
+pid = os.fork()  # where TensorFlow would hang
+if pid == 0:
+    try:
+        act(agent)
+    except a3c.errors.UserError as error:
+        os._exit(7 * str(error).startswith("an agent can't act in a fork"))
+assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 7
 assert (there.action, there.value) == (act(agent).action, act(a3c.load(sys.argv[1])).value)
 agent.export("saved")
 agent.export("agent.onnx")

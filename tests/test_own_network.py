@@ -91,7 +91,9 @@ def test_a_correct_network_is_accepted_recurrent_or_not() -> None:
         (OUTPUT, "return NetworkOutput(x, values, state)", "policy_parameters as float32 "),
         ("[..., 0]", "", "gave values as float32 (1, None, 1): make it float32 [T, B]"),
         ("values, state)", "values, None)", "gave state as None: make it float32 [B, 0]"),
-        ("values, state)", "values[:, :1], state)", "values have shape (1,)"),
+        ("values, state)", "values[:, :1], state)", "values has shape [3, 1] and not [3, 2]"),
+        ("values, state)", "values[:1], state)", "values has shape [1, 2] and not [3, 2]"),
+        ("head(x)", "head(x)[:1]", "policy_parameters has shape [1, 2, 2] and not [3, 2, 2]"),
         (
             HIDDEN,
             "layers.flatten(observations) * tf.compat.v1.Variable(1.0, name='w')",
@@ -162,7 +164,7 @@ def test_names_of_weights_do_not_depend_on_earlier_models() -> None:
     [
         ([2], "the model must have two outputs, the policy's and the value; fix it"),
         ([3, 1], "forward gave policy_parameters as float32 "),
-        ([2, 2], "values"),
+        ([2, 2], "for one observation the value has shape (1, 2): make it (1, 1); fix it"),
         ("frozen", "batch_normalization/moving_mean does not train, and is not shared: leave"),
         ("narrow", "incompatible with"),
     ],

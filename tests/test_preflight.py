@@ -45,6 +45,13 @@ def test_a_window_without_a_display_is_only_a_warning() -> None:
     assert warned(PLENTY, render=True) == warned(nowhere) == []
 
 
+def test_a_wrapper_that_learns_is_warned_of() -> None:
+    wrappers = [{"name": f"gymnasium.wrappers:{name}"} for name in ("NormalizeReward", "TimeLimit")]
+    (line,) = warned(PLENTY, wrapper=wrappers)
+    assert line.startswith("wrapper gymnasium.wrappers:NormalizeReward: each worker has statistics")
+    assert line.endswith("give --normalize-rewards instead")
+
+
 def test_patience_and_a_window_start_the_evaluator(capsys: Out) -> None:
     for flag in ("--patience=3", "--render"):
         assert launch_cluster.main(["--env-id", "CartPole-v1", "--dry-run", flag]) == 0

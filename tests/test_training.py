@@ -1,10 +1,12 @@
 """A worker's life in this process, over real gRPC, with an environment that goes as written."""
 
 import concurrent.futures
+import errno
 import re
 import threading
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
 import numpy as np
 import pytest
@@ -84,6 +86,24 @@ def test_games_that_ended_just_before_a_stop_count(tmp_path: Path) -> None:
     threading.Timer(1.0, chief._stop.set).start()
     chief.run()
     assert manifest(tmp_path).episodes == manifest(tmp_path).step > 0
+
+
+def test_a_run_whose_last_checkpoint_fails_has_failed(tmp_path: Path, monkeypatch: Patch) -> None:
+    chief = work(tmp_path, 1.0)
+    full = OSError(errno.ENOSPC, "No space left on device")
+    monkeypatch.setattr(checkpoint, "write", mock.Mock(side_effect=full))
+    with pytest.raises(FatalError, match="its last checkpoint could not be written: make room"):
+        chief.run()
+    assert not chief._store.attached().any()
+
+
+def test_environments_that_fail_to_close_are_only_logged(tmp_path: Path, caplog: Log) -> None:
+    chief = work(tmp_path, 1.0)
+    chief.run()
+    with mock.patch.object(chief._envs, "close", side_effect=ValueError("no handle")):
+        chief.close()
+    assert "closing the environments failed" in caplog.text
+    assert "ValueError: no handle" in caplog.text
 
 
 def test_drops_that_are_not_in_a_row_are_counted_and_forgiven(tmp_path: Path) -> None:

@@ -136,8 +136,8 @@ def make(
     if board is not None:
         host, port = board
         name, address = "tensorboard-0", f"{LOOPBACK}:{port}"
-        argv = (python, "-m", "a3c.launch.tensorboard_server", "--logdir", str(run.path / "events"))
-        argv += ("--host", host, "--port", str(port))
+        argv = (python, "-P", "-m", "a3c.launch.tensorboard_server")
+        argv += ("--logdir", str(run.path / "events"), "--host", host, "--port", str(port))
         environment = environment | {"PYTHONPATH": str(REPOSITORY)}
         log = str(run.log(name))
         processes.append(Process(name, "tensorboard", 0, address, argv, environment, log))
@@ -180,7 +180,7 @@ def keeper_command(process: Process, run: RunDir, **changes: Any) -> list[str]:
     """The command of the keeper that supervises a process here, or the connection to its host."""
     spec = keeper_spec(process, run)
     if not process.is_here:  # no heartbeat: the connection may wait for its host without limit
-        argv = (sys.executable, "-m", "a3c.hosts.near_end", str(run.path), process.name)
+        argv = (sys.executable, "-P", "-m", "a3c.hosts.near_end", str(run.path), process.name)
         spec = replace(spec, argv=argv, environment={"PYTHONPATH": str(REPOSITORY)}, directory=None)
         spec = replace(spec, grace_s=FAR_GRACE_S, heartbeat=None, max_memory_mb=0.0)
     return replace(spec, **changes).command()

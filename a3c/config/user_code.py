@@ -24,6 +24,8 @@ _LIBRARIES = (
     *(Path(sysconfig.get_path(name)).resolve() for name in ("stdlib", "purelib", "platlib")),
     REPOSITORY / "a3c",
 )
+# Modules beside the scripts, which are found before those in the current folder.
+_OURS = {"a3c", "envs", "evaluate", "examples", "launch_cluster", "model", "plot", "worker"}
 _MAX_CHARS = 400  # TensorFlow's messages can be pages long
 
 
@@ -68,8 +70,11 @@ def is_recurrent(network: str) -> bool:
 
 def import_module(name: str, subject: str) -> ModuleType:
     """Import a module of the user's, also from the current folder; UserError if that fails."""
-    if str(Path.cwd()) not in sys.path:
-        sys.path.append(str(Path.cwd()))
+    here, top = Path.cwd(), name.partition(".")[0]
+    if here != REPOSITORY and top in _OURS and (Path(top).exists() or Path(f"{top}.py").exists()):
+        raise UserError(f"{subject}: a3c-cluster has a module {top} too: rename yours")
+    if str(here) not in sys.path:
+        sys.path.append(str(here))
     try:
         return importlib.import_module(name)
     except Leaving:

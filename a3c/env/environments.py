@@ -4,7 +4,6 @@ import contextlib
 import difflib
 import importlib.util
 import re
-import sys
 from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any
@@ -137,7 +136,7 @@ def check(make: Callable[..., Envs], config: EnvConfig) -> tuple[Space[Any], Spa
     try:
         with (
             contextlib.chdir("."),  # back from where the environment may go
-            contextlib.redirect_stdout(sys.stderr),  # stdout may be for a plan or a compose file
+            console.stdout_apart(),  # it may be for a plan or a compose file
             contextlib.closing(make(config.env_id, 1, 0, config)) as envs,
         ):
             check_spaces(envs, config.env_id)

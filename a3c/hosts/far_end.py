@@ -24,6 +24,7 @@ from a3c.errors import EXIT_CRASH
 from a3c.keeper.capture import write_all
 from a3c.keeper.spec import KeeperSpec, parse
 from a3c.process import process_records
+from a3c.process.environment import code_environment
 from a3c.process.process_records import ENDED_STATES, ProcessRecord
 
 TICK_S = 0.25
@@ -124,6 +125,7 @@ def attach(request: dict[str, Any], spec: KeeperSpec, launcher: Channel) -> str 
     with tempfile.TemporaryFile() as said:
         keeper = subprocess.Popen(  # continues after this process and its connection end
             request["keeper"],
+            env=code_environment(),
             stdin=subprocess.DEVNULL,
             stdout=subprocess.DEVNULL,
             stderr=said,

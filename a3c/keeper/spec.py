@@ -46,8 +46,11 @@ class KeeperSpec(Process):
     parent: int | None = None  # the pid with whose end the keeper ends
 
     def command(self, python: str = sys.executable) -> list[str]:
-        """The keeper's command line; it must run where `a3c` can be imported."""
-        return [python, "-m", "a3c.keeper.keeper", json.dumps(asdict(self), default=str)]
+        """The keeper's command line, for an environment in which PYTHONPATH finds `a3c`.
+
+        With -P no module of the user's in the current folder hides one of ours, or of Python's.
+        """
+        return [python, "-P", "-m", "a3c.keeper.keeper", json.dumps(asdict(self), default=str)]
 
 
 def parse(text: str) -> KeeperSpec:

@@ -27,6 +27,10 @@ PROCESS_MB = {"ps": 450.0, "worker": 550.0, "evaluator": 400.0, "tensorboard": 1
 LOW_DISK_MB = 1000.0
 CHECKPOINT_MB = 1.0  # more than small networks need; a checkpoint of `nature` takes 20 MB
 NETWORK_TIMEOUT_S = 300.0
+_OWN_STATISTICS = {  # wrappers that learn, and the settings that do the same for the cluster
+    "gymnasium.wrappers:NormalizeObservation": "--normalize-observations",
+    "gymnasium.wrappers:NormalizeReward": "--normalize-rewards",
+}
 
 
 class Facts(NamedTuple):
@@ -59,6 +63,10 @@ def warnings(plan: Plan, config: Config, facts: Facts) -> list[str]:
     if facts.disk.free_mb < LOW_DISK_MB:
         left = f"the disk of {plan.run_dir} has {facts.disk.free_mb:,.0f} MB left"
         lines.append(f"{left}: checkpoints and metrics of a long run may not fit")
+    for own in config.env.wrapper:
+        if instead := _OWN_STATISTICS.get(own["name"]):
+            kept = "each worker has statistics of its own, which are in no checkpoint"
+            lines.append(f"wrapper {own['name']}: {kept}: give {instead} instead")
     run = config.run
     flag = "--render" if run.render else "--render-worker"
     if (run.render or run.render_worker is not None) and facts.no_display is not None:
@@ -107,7 +115,7 @@ def isolation_warning(wanted: str, *, across_hosts: bool) -> str | None:
     if wanted == "off":
         return f"not isolated, as --isolation off asks for: {danger} here"
     # In a child process: this one may have threads, and Linux refuses it a user namespace then.
-    argv, environment = [sys.executable, "-m", "a3c.keeper.namespaces"], code_environment()
+    argv, environment = [sys.executable, "-P", "-m", "a3c.keeper.namespaces"], code_environment()
     try:
         done = subprocess.run(
             argv, env=environment, capture_output=True, text=True, timeout=20.0, check=False

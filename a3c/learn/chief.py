@@ -15,7 +15,7 @@ import tensorflow as tf
 from a3c import config as settings
 from a3c.cluster.topology import EVALUATOR
 from a3c.config import Config
-from a3c.errors import FatalError
+from a3c.errors import FatalError, reason_of
 from a3c.learn.agent import Agent
 from a3c.learn.games import EvaluationProcess
 from a3c.process import process_records
@@ -290,7 +290,7 @@ class Chief:
                 root, manifest, lambda prefix: checkpoint.save_variables(prefix, snapshot.values)
             )
         except (OSError, tf.errors.OpError) as error:
-            log.error("checkpoint failed, training goes on: %s", checkpoint.reason_of(error))
+            log.error("checkpoint failed, training goes on: %s", reason_of(error))
         except Exception:
             log.exception("checkpoint failed, training goes on")
         else:
@@ -299,8 +299,10 @@ class Chief:
         self._failed_saves += 1
         return None
 
-    def end_run(self, reason: str, go_on: Callable[[], bool]) -> None:
+    def end_run(self, reason: str, go_on: Callable[[], bool]) -> bool:
         """Tell all processes that the run is over, wait for their last pushes, and save.
+
+        Returns whether that worked, so that the last checkpoint has all that was learned.
 
         First it waits for evaluation games that are under way: `go_on` pauses, and returns whether
         to keep waiting. A solved run was already saved with the weights that solved it.
@@ -316,6 +318,7 @@ class Chief:
         self.collect()
         if reason != "solved":
             self.save(reason)
+        return self._failed_saves == 0
 
     def collect(self) -> None:
         """Count the games that workers have reported."""

@@ -22,7 +22,7 @@ from a3c.net.network import Network, NetworkOutput
 from a3c.net.observations import prepared_shape
 from a3c.process.startup import start_eager_runtime
 
-_ROWS = 2  # batch size of the trial update
+_STEPS, _ROWS = 3, 2  # of the trial update; a broadcast over either must not go unnoticed
 
 
 def build(
@@ -90,21 +90,50 @@ def check(network: Network, observation_space: Box, config: Config) -> Agent:
     check_minibatches(config, recurrent=network.state_size > 0)
     with user_code.as_user_error(f"network {config.network.network}"):
         agent = Agent(network, observation_space, config, seed=0)
-        size = (_ROWS, *(observation_space.shape or ()))
+        _check_shapes(network, observation_space)
+        size = (_STEPS, _ROWS, *(observation_space.shape or ()))
         observations = np.zeros(size, observation_space.dtype)
-        state, starts = agent.initial_state(_ROWS), np.ones(_ROWS, bool)
-        action = agent.act(observations, state, starts)
-        if np.shape(action.values) != (_ROWS,) or np.shape(action.state) != state.shape:
-            raise ValueError(
-                f"for {_ROWS} observations values have shape {np.shape(action.values)} "
-                f"and state has {np.shape(action.state)}"
-            )
-        rows = np.zeros((1, _ROWS), np.float32)
-        played = (observations[None], action.actions[None])
-        drawn_from = action.policy_parameters[None]
-        known = (rows, rows, rows, starts[None], state, drawn_from, rows, rows)
-        agent.gradient(Batch(*played, *known), 0.0, 0.0)
+        state, starts = agent.initial_state(_ROWS), np.ones((_STEPS, _ROWS), bool)
+        action = agent.act(observations[0], state, starts[0])
+        rows = np.zeros((_STEPS, _ROWS), np.float32)
+        agent.gradient(
+            Batch(
+                observations=observations,
+                actions=np.stack([action.actions] * _STEPS),
+                advantages=rows,
+                returns=rows,
+                mask=rows,
+                starts=starts,
+                state=state,
+                policy_parameters=np.stack([action.policy_parameters] * _STEPS),
+                epsilon=rows,
+                values=rows,
+            ),
+            0.0,
+            0.0,
+        )
         return agent
+
+
+def _check_shapes(network: Network, observation_space: Box) -> None:
+    """Raise ValueError for an output with another T or B than the input: losses broadcast it."""
+    steps, rows = _STEPS, _ROWS
+    with tf.Graph().as_default(), tf.compat.v1.Session() as session:
+        # Of unknown T and B, as in training.
+        observations = tf.compat.v1.placeholder_with_default(
+            np.zeros((steps, rows, *prepared_shape(observation_space)), np.float32),
+            [None, None, *prepared_shape(observation_space)],
+        )
+        state = tf.zeros([rows, network.state_size])
+        output = network.forward(observations, state, tf.ones([steps, rows], tf.bool))
+        session.run(tf.compat.v1.global_variables_initializer())
+        for name, value in session.run(output)._asdict().items():
+            expected = [rows] if name == "state" else [steps, rows]
+            if list(value.shape[: len(expected)]) != expected:
+                raise ValueError(
+                    f"for {steps} steps of {rows} environments, {name} has shape "
+                    f"{list(value.shape)} and not {[*expected, *value.shape[len(expected) :]]}"
+                )
 
 
 def of_keras(
@@ -119,6 +148,8 @@ def of_keras(
     outputs = model(np.zeros((1, *prepared_shape(observation_space)), np.float32))  # builds it
     if not isinstance(outputs, list | tuple) or len(outputs) != 2:
         raise ValueError("the model must have two outputs, the policy's and the value")
+    if (shape := tuple(outputs[1].shape)) not in ((1,), (1, 1)):
+        raise ValueError(f"for one observation the value has shape {shape}: make it (1, 1)")
     if frozen := [variable.path for variable in model.non_trainable_weights]:
         raise ValueError(f"{frozen[0]} does not train, and is not shared: leave its layer out")
     names = _names([variable.path for variable in model.trainable_variables])

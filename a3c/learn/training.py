@@ -75,6 +75,7 @@ class Worker:
         seed = seeding.training_seed(config.run.seed, task.index)
         with EnvironmentErrors():
             envs = make_envs(config.env.env_id, config.share.envs, seed, config.env)
+        self._envs = envs
         space = envs.single_observation_space
         network = build_network(space, envs.single_action_space, config.network)
         check_minibatches(config, recurrent=network.state_size > 0)
@@ -310,17 +311,32 @@ class Worker:
 
         A chief that died while ending the run ends it again after its restart.
         """
+        is_saved = True
         if self._chief:
             is_finished = self._learner.reply.finished
             if reason := self._store.end_reason() if is_finished else self._reason:
                 log.info("the run is over: %s", reason)
-                self._chief.end_run(reason, lambda: self._beat() and not self._stop.wait(0.05))
+                is_saved = self._chief.end_run(
+                    reason, lambda: self._beat() and not self._stop.wait(0.05)
+                )
             else:
                 self._chief.cancel_evaluation()
                 self._chief.collect()
                 self._chief.save_for_leaving()
         self._store.detach()
         self._callbacks.close()
+        if not is_saved:
+            raise FatalError(
+                "the run is over, but its last checkpoint could not be written: make room, and "
+                "go on from the one before with --resume"
+            )
+
+    def close(self) -> None:
+        """Close the environments; an error is only logged, because all work is done."""
+        try:
+            self._envs.close()
+        except Exception:
+            log.exception("closing the environments failed")
 
 
 def not_finite(rollout: Rollout, parameters: np.ndarray) -> str:

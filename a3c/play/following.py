@@ -9,7 +9,7 @@ import tensorflow as tf
 
 from a3c.cluster.topology import EVALUATOR
 from a3c.env.environments import beat_with_steps
-from a3c.errors import A3CError
+from a3c.errors import A3CError, reason_of
 from a3c.play import locate
 from a3c.play.playground import MAX_ENVS, EvaluationSetup, GameScores, load, summarise
 from a3c.play.show import evaluator_window, record
@@ -100,7 +100,7 @@ class Evaluator:
             try:
                 self._best = locate.keep_best(self._run, manifest, variables, summary)
             except (OSError, tf.errors.OpError) as error:
-                reason = checkpoint.reason_of(error)
+                reason = reason_of(error)
                 log.error("can't keep the best checkpoint (%s); evaluation goes on", reason)
         # After that: a score that is recorded isn't played again.
         values = {name: getattr(summary, name) for name in _LOGGED}

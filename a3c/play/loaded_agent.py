@@ -6,6 +6,7 @@ README.md has an example. No cluster is needed, and any number of agents fit int
 from __future__ import annotations
 
 import importlib.util
+import os
 import sys
 from contextlib import closing
 from pathlib import Path
@@ -90,6 +91,7 @@ class LoadedAgent:
     """A trained agent that acts in this process."""
 
     def __init__(self, source: str | Path | None, which: Which) -> None:
+        self._pid = os.getpid()
         with silence():
             tf.config.list_physical_devices("GPU")  # reports a missing driver, once in a process
         envs, model = _beside("envs"), _beside("model")
@@ -137,6 +139,11 @@ class LoadedAgent:
             given = np.asarray(observation)
         except ValueError:  # lists of several lengths
             raise UserError(f"observations that make no array: {remedy}") from None
+        wanted = self.observation_space.dtype
+        if np.issubdtype(given.dtype, np.floating) and not np.issubdtype(wanted, np.floating):
+            raise UserError(f"observations of {given.dtype}: give {wanted}, unscaled")
+        if os.getpid() != self._pid:  # without TensorFlow's threads, which a fork lacks, it hangs
+            raise UserError("an agent can't act in a fork: use spawn, which loads it again")
         is_one = given.shape == shape
         if not is_one and given.shape[1:] != shape:
             raise UserError(f"observations of shape {given.shape}: {remedy}")

@@ -9,7 +9,7 @@ import shutil
 import signal
 import sys
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Self, TextIO
 
@@ -41,6 +41,29 @@ def _printable(error: UnicodeError) -> tuple[str | bytes, int]:
     code = ord(error.object[error.start])
     is_byte = 0xDC80 <= code <= 0xDCFF  # by which Python stands for it
     return bytes([code - 0xDC00]) if is_byte else "?", error.start + 1
+
+
+@contextlib.contextmanager
+def stdout_apart() -> Iterator[TextIO]:
+    """Send to stderr what environments print, even from C; yields the stdout for our own output."""
+    stdout = sys.stdout
+    try:
+        is_replaced = stdout.fileno() != 1
+    except OSError:  # it isn't a file
+        is_replaced = True
+    with contextlib.redirect_stdout(sys.stderr):
+        if is_replaced:
+            yield stdout
+            return
+        stdout.flush()
+        kept = os.dup(1)
+        os.dup2(2, 1)
+        try:
+            with os.fdopen(os.dup(kept), "w", -1, stdout.encoding, stdout.errors) as ours:
+                yield ours
+        finally:
+            os.dup2(kept, 1)
+            os.close(kept)
 
 
 def refuse(prog: str, error: A3CError) -> int:

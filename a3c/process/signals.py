@@ -32,16 +32,21 @@ class StopRequest(threading.Event):
         self.signal: int | None = None
         self.leave_within_s = LEAVE_WITHIN_S
         self.at_the_deadline: Callable[[], None] = lambda: None  # work that must be done even then
+        self._numbers = not_ignored(*_ENDING)
+        self._reader, self._writer = socket.socketpair()
+        self._writer.setblocking(False)
 
     def install(self) -> None:
-        reader, writer = socket.socketpair()
-        writer.setblocking(False)
-        signal.set_wakeup_fd(writer.fileno(), warn_on_full_buffer=False)
-        for number in not_ignored(*_ENDING):
-            signal.signal(number, lambda *_: None)
-        threading.Thread(target=self._listen, args=(reader, writer), daemon=True).start()
+        self.take_signals()
+        threading.Thread(target=self._listen, args=[self._reader], daemon=True).start()
 
-    def _listen(self, reader: socket.socket, _writer: socket.socket) -> None:
+    def take_signals(self) -> None:
+        """Handle the signals, again after code that may have installed handlers of its own."""
+        signal.set_wakeup_fd(self._writer.fileno(), warn_on_full_buffer=False)
+        for number in self._numbers:
+            signal.signal(number, lambda *_: None)
+
+    def _listen(self, reader: socket.socket) -> None:
         came_at = 0.0
         while True:
             for number in reader.recv(64):
@@ -84,11 +89,19 @@ def leave_on_signals() -> None:
     """
 
     def leave(came: int, _frame: object) -> None:
-        _daemon(threading.Timer(LEAVE_WITHIN_S, leave_now, [128 + came]))
-        raise Leaving(128 + came)
+        raise Leaving(leave_soon(128 + came))
 
     for number in not_ignored(*_ENDING):
         signal.signal(number, leave)
+
+
+def leave_soon(code: int, seconds: float = LEAVE_WITHIN_S) -> int:
+    """End this process with `code` after so many seconds, if it still runs then; returns `code`.
+
+    A normal exit waits for all threads, and one of an environment may never end.
+    """
+    _daemon(threading.Timer(seconds, leave_now, [code]))
+    return code
 
 
 def leave_now(code: int) -> None:

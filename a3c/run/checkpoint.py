@@ -25,7 +25,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from a3c.config import Config, RunConfig, identity
-from a3c.errors import UserError
+from a3c.errors import UserError, reason_of
 from a3c.process.process_records import from_json, sync_directory, write_json
 
 if TYPE_CHECKING:
@@ -239,13 +239,6 @@ def refuse_other_identity(manifest: Manifest, wanted: dict[str, Any], source: Pa
                 what = f"{source} was trained with {key} {old!r}, not {value!r}"
                 remedy = "resume with the same, or start a new run in another --run-dir"
                 raise UserError(f"{what}: {remedy}")
-
-
-def reason_of(error: Exception) -> str:
-    """Its reason in one line; TensorFlow writes that before the line of the graph's node."""
-    lines = [line.strip() for line in str(error).splitlines() if line.strip()] or [repr(error)]
-    nodes = [i for i, line in enumerate(lines) if i and line.startswith("[[{{node")]
-    return lines[nodes[0] - 1 if nodes else 0]
 
 
 def is_of_optimizer(name: str) -> bool:

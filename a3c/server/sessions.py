@@ -10,7 +10,7 @@ import numpy as np
 import tensorflow as tf
 from tensorflow.core.protobuf.config_pb2 import CallableOptions
 
-from a3c.errors import EXIT_RETRY, RetryableError
+from a3c.errors import EXIT_RETRY, RetryableError, reason_of
 from a3c.process.signals import leave_now
 
 log = logging.getLogger(__name__)
@@ -110,5 +110,6 @@ def raise_if_ps_lost() -> Iterator[None]:
     try:
         yield
     except LOST as error:
-        reason = " ".join(str(error.message).split())[:300]  # the first line only names the ps
-        raise RetryableError(f"the ps is lost ({type(error).__name__}: {reason})") from error
+        raise RetryableError(
+            f"the ps is lost ({type(error).__name__}: {reason_of(error)})"
+        ) from error

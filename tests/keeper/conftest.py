@@ -1,6 +1,7 @@
 """A keeper for tests, and its effects."""
 
 import dataclasses
+import os
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
@@ -13,9 +14,10 @@ import pytest
 from a3c.keeper.restarts import Limits
 from a3c.keeper.spec import KeeperSpec
 from a3c.process import process_records
+from a3c.process.environment import code_environment
 from a3c.process.heartbeat import VARIABLE
 from a3c.process.process_records import ProcessRecord
-from tests.runs import REPOSITORY, wait_until
+from tests.runs import wait_until
 
 PYTHON = [sys.executable, "-I", "-S", "-c"]
 QUICK = Limits(first_delay_s=0.01, longest_delay_s=0.05)
@@ -98,8 +100,10 @@ def start(tmp_path: Path) -> Iterator[Start]:
             "directory": str(tmp_path),
         }
         spec = make_spec(tmp_path / "run", *argv, **{**values, **changes})
-        options: dict[str, Any] = {"cwd": REPOSITORY, "text": True, "start_new_session": True}
-        process = subprocess.Popen(spec.command(), **{**options, **(popen or {})})
+        options: dict[str, Any] = {"text": True, "start_new_session": True}
+        options |= popen or {}
+        options["env"] = code_environment(options.get("env", os.environ))
+        process = subprocess.Popen(spec.command(), **options)
         kept.append(Kept(process, spec))
         return kept[-1]
 

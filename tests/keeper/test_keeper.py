@@ -193,4 +193,4 @@ def test_a_spec_survives_its_command_line() -> None:
         directory="/",
     )
     for spec in (plain, full):
-        assert parse(spec.command()[3]) == spec
+        assert parse(spec.command()[4]) == spec

@@ -1,0 +1,89 @@
+"""An environment that changes its process, in a folder whose files are named like modules."""
+
+import json
+import signal
+from pathlib import Path
+
+import pytest
+
+from tests import runs
+
+RUDE = """
+import logging, os, signal, sys, threading, time
+from pathlib import Path
+import gymnasium
+import numpy as np
+
+HOME = Path(__file__).parent
+
+class Rude(gymnasium.Env):
+    metadata = {"render_modes": ["rgb_array"], "render_fps": 30}
+    observation_space = gymnasium.spaces.Box(-1.0, 1.0, (3,))
+    action_space = gymnasium.spaces.Discrete(2)
+
+    def __init__(self, render_mode=None):
+        self.render_mode = render_mode
+        os.makedirs(HOME / "elsewhere", exist_ok=True)
+        os.chdir(HOME / "elsewhere")
+        os.write(1, b"native output ")
+        for number in (signal.SIGTERM, signal.SIGINT):
+            signal.signal(number, lambda *_: os._exit(5))
+        logging.getLogger().setLevel(logging.CRITICAL)
+        threading.Thread(target=time.sleep, args=[1000]).start()  # Python's exit waits for it
+
+    def reset(self, *, seed=None, options=None):
+        super().reset(seed=seed)
+        self.steps = 0
+        return np.zeros(3, np.float32), {}
+
+    def step(self, action):
+        self.steps += 1
+        return np.zeros(3, np.float32), 1.0, self.steps == 20, False, {}
+
+    def render(self):
+        return np.zeros((64, 64, 3), np.uint8)
+
+    def close(self):
+        with (HOME / "closed").open("a") as file:
+            file.write(Path(sys.argv[0]).name + "\\n")
+
+gymnasium.register("Rude-v0", Rude)
+"""
+
+
+@pytest.fixture
+def at_home(here: Path) -> Path:
+    """The current folder, with files that `python -m` would import as modules."""
+    (here / "rude.py").write_text(RUDE)
+    (here / "a3c").mkdir()
+    for name in ("a3c/__init__", "json", "select", "types"):
+        (here / f"{name}.py").write_text("raise SystemExit(f'{__file__} was imported')\n")
+    return here
+
+
+def test_a_rude_environment_trains_and_is_closed_and_evaluated(at_home: Path) -> None:
+    flags = ("--env-id", "rude:Rude-v0", "--max-env-steps", "3000", "--stop-at-return", "none")
+    done = runs.call_script(
+        "launch_cluster.py",
+        *("--mode", "child", "--run-dir", "run", "--workers", "1", *flags),
+        *("--evaluation-episodes", "2"),
+    )
+    assert done.returncode == 0, done.stderr
+    assert "env steps in" in done.stderr
+    assert json.loads((at_home / "run" / "summary.json").read_text())["evaluation"]["mean"] == 20.0
+    assert "env steps" in (at_home / "run/logs/worker-0.log").read_text()
+    assert "worker.py" in (at_home / "closed").read_text().split()
+    score = runs.call_script("evaluate.py", "run", "--episodes", "1", "--json", "--record", "film")
+    assert (score.returncode, json.loads(score.stdout)["mean"]) == (0, 20.0), score.stderr
+    assert [path.suffix for path in (at_home / "film").iterdir()] == [".mp4"]
+
+
+def test_a_rude_environment_is_saved_when_a_signal_comes(at_home: Path) -> None:
+    path = at_home / "run"
+    flags = ("--env-id", "rude:Rude-v0", "--checkpoint-interval", "1000", *runs.ENDLESS)
+    with runs.running(path, *flags) as process:
+        runs.wait_until(lambda: runs.is_training(path), "training")
+        process.send_signal(signal.SIGTERM)
+        code, said = runs.finish(process)
+    assert code == 128 + signal.SIGTERM, said
+    assert runs.manifest(path).reason == "interrupted"
