@@ -16,9 +16,11 @@ import model
 from a3c.errors import FatalError, PlayError
 from a3c.learn import training
 from a3c.learn.agent import Agent
+from a3c.learn.learner import Learner
+from a3c.learn.rollout import Stopwatch
 from a3c.learn.training import Worker, not_finite
 from a3c.run import checkpoint
-from tests import Log, Patch
+from tests import Log, Patch, refused
 from tests.clusters import InProcessCluster, flat, push_of, rows, small_config, worker
 from tests.runs import manifest
 from tests.scripted import ACTIONS, OBSERVATIONS, Script, make_envs
@@ -122,6 +124,18 @@ def test_what_an_environment_raises_while_it_is_made_is_its_own_fault(
     kind = type(fault).__name__
     with pytest.raises(PlayError, match=rf"test_training.py:\d+: {kind}: no camera"):
         worker(small_config(), tmp_path, fail)
+
+
+@pytest.mark.parametrize("others", [{"hidden_sizes": (5,)}, {"normalize_rewards": True}])
+def test_a_worker_with_other_flags_than_the_chief_is_refused(
+    tmp_path: Path, others: dict[str, Any]
+) -> None:
+    here = InProcessCluster(num_ps=1, num_workers=2)
+    work(tmp_path, 1.0, here=here)
+    config = small_config(**others)
+    agent = Agent(model.build(OBSERVATIONS, ACTIONS, config.network), OBSERVATIONS, config, seed=1)
+    given = agent, here.store(config, 1, agent), config, Stopwatch()
+    refused("give every process the same flags", Learner, *given, seed=1)
 
 
 def test_the_first_non_finite_input_is_named() -> None:
