@@ -216,7 +216,22 @@ def _parse(arguments: list[str]) -> tuple[Config, argparse.Namespace, list[str]]
             chosen.tensorboard = bool(before.of_role("tensorboard"))
         if chosen.evaluator is None and not (base.get("patience") or base.get("render")):
             chosen.evaluator = bool(before.of_role("evaluator"))
-    return config, chosen, command_line.changes(command_line.merge([base]), config)
+    return config, chosen, _changes(command_line.merge([base]), config, resumed)
+
+
+def _changes(before: Config, config: Config, resumed: RunDir) -> list[str]:
+    """The changed settings, and the annealed ones whose value now another window changes."""
+    from a3c.learn import schedules
+
+    changes = command_line.changes(before, config)
+    newest = checkpoint.newest_valid(resumed.checkpoints)
+    at = newest[1].step if newest else 0
+    was, now = (schedules.after(one, at)._asdict() for one in (before, config))
+    for name in was if before.windows != config.windows else ():
+        if was[name] != now[name] and not any(name in change for change in changes):
+            keep = f"--anneal-steps {before.windows['anneal'][1]} keeps it"
+            changes.append(f"{name} at env step {at:,}: {was[name]:g} -> {now[name]:g} ({keep})")
+    return changes
 
 
 def _train_seeds(arguments: list[str], chosen: argparse.Namespace, path: Path) -> int:
@@ -251,6 +266,7 @@ def _plan(
     from a3c.env import atari
 
     observations, actions = envs.check(config.env)
+    logging.disable(logging.NOTSET)  # an environment may have disabled it
     for own in config.run.callback:
         callbacks.find(**own)
     preflight.check_left_over(run)

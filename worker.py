@@ -100,7 +100,8 @@ def run(cluster: Cluster, task: Task, config: Config, run_dir: Path) -> int:
                 games=games,
                 show=show,
             )
-            stop.take_signals()  # the environments may have installed handlers of their own
+            stop.take_signals()  # environments may have changed their handlers, and this:
+            logging.disable(logging.NOTSET)
             worker.run()
             signals.leave_soon(_exit_code(stop), CLOSE_WITHIN_S)
             worker.close()

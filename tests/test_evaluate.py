@@ -179,6 +179,16 @@ def test_each_checkpoint_that_may_solve_a_run_plays_games_of_its_own(tmp_path: P
     assert found[0] == found[2]
 
 
+@pytest.mark.parametrize(("limit", "length"), [(100, 200), (None, 200), (300, 300)])
+def test_games_are_as_long_as_in_training_or_longer(
+    tmp_path: Path, limit: int | None, length: int
+) -> None:
+    settings: dict[str, Any] = {"env_id": "Pendulum-v1", "max_episode_steps": limit}
+    untrained(tmp_path, **settings)
+    scores = confirm(tmp_path / "7", 1, configure(**settings), envs.make, model.build)
+    assert scores["mean_length"] == length
+
+
 def test_filters_and_saliency_are_drawn(atari: Path, tmp_path: Path) -> None:
     looks = ("--what", "filters", "saliency", "--output", str(tmp_path))
     done = call_script("plot.py", str(atari), *looks, env={**os.environ, "TF_CONFIG": OF_OTHERS})

@@ -9,7 +9,7 @@ from unittest import mock
 import gymnasium
 import numpy as np
 import pytest
-from gymnasium.vector import AutoresetMode, VectorEnv, VectorWrapper
+from gymnasium.vector import AutoresetMode, SyncVectorEnv, VectorEnv, VectorWrapper
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -29,6 +29,7 @@ from tests.scripted import (
     OBSERVATIONS,
     Script,
     ScriptedActor,
+    ScriptedEnv,
     drawn_from,
     make_envs,
     value_of,
@@ -299,6 +300,29 @@ def test_learning_sees_what_acting_saw(mode: AutoresetMode, separate_value: bool
         forgetful = batch._replace(starts=~rollout.starts)
         assert agent.gradient(forgetful, 0.0, 0.2).parts["loss/value"] > 1e-8
     assert np.abs(rollout.state).max() > 1e-3
+
+
+class Drawing(ScriptedEnv):
+    """Draws as many random numbers a step as exploration does."""
+
+    def __init__(self) -> None:
+        super().__init__(0, [Script((1.0,) * 99)], [])
+        self.actions: list[int] = []
+
+    def reset(self, *, seed: Any = None, options: Any = None) -> Any:
+        gymnasium.Env.reset(self, seed=seed)
+        return super().reset(seed=seed, options=options)
+
+    def step(self, action: Any) -> Any:
+        self.actions.append(int(self.np_random.random(1 + NUM_ACTIONS)[1:].argmax()))
+        return super().step(action)
+
+
+def test_exploration_does_not_draw_the_numbers_of_the_first_environment() -> None:
+    env = Drawing()
+    envs = SyncVectorEnv([lambda: env], autoreset_mode=MODES[0])
+    rollout = next(play([], MODES[0], envs=envs, rollout_length=20, epsilon=1.0))
+    assert rollout.actions[:, 0].tolist() != env.actions
 
 
 def chosen_actions(epsilon: float) -> np.ndarray:

@@ -29,6 +29,7 @@ class Rude(gymnasium.Env):
         for number in (signal.SIGTERM, signal.SIGINT):
             signal.signal(number, lambda *_: os._exit(5))
         logging.getLogger().setLevel(logging.CRITICAL)
+        logging.disable(logging.CRITICAL)
         threading.Thread(target=time.sleep, args=[1000]).start()  # Python's exit waits for it
 
     def reset(self, *, seed=None, options=None):

@@ -98,6 +98,21 @@ def test_a_resume_keeps_other_settings(here: Path, capsys: Out) -> None:
         assert "worker-1" not in shown
 
 
+def test_a_resume_for_longer_says_what_its_schedules_make_of_it(here: Path) -> None:
+    annealed = config(env_id="CartPole-v1", max_env_steps=4000, learning_rate_schedule="linear")
+    path = here / "runs/mine"
+    rundir.create(path, annealed, None, resume=False)
+    write(path / "checkpoints", 4000)
+    resume = ["--mode", "child", "--resume", "--max-env-steps"]
+    for more, said in (
+        (["+4000"], "learning_rate at env step 4,000: 0 -> 0.00015 (--anneal-steps 4000 keeps it)"),
+        (["+4000", "--anneal-steps", "4000"], ""),
+    ):
+        _, _, changes = launch_cluster._parse([*resume, *more])
+        assert any(said in change for change in changes), changes
+        assert len(changes) == 2
+
+
 def test_a_run_whose_processes_were_all_killed_goes_on_from_a_checkpoint(path: Path) -> None:
     """A resumed run that has nothing left to play saves what it restored, to the last bit."""
     with runs.running(path, *runs.ENDLESS, "--checkpoint-interval", "1") as process:

@@ -28,6 +28,12 @@ def test_neighbouring_run_seeds_give_unrelated_seeds() -> None:
     assert starts[-1] > 2**30 - 2**24
 
 
+def test_a_worker_that_starts_again_has_other_seeds() -> None:
+    starts = {training_seed(1, worker, at) for worker in range(3) for at in (0, 4000, 8000)}
+    assert len(starts) == 9
+    assert training_seed(1, 0, 0) == training_seed(1, 0)
+
+
 def test_seeds_stay_the_same_from_version_to_version() -> None:
     assert training_seed(1, 0) == 314386287
     assert evaluation_seed(1) == 1093460829

@@ -62,6 +62,16 @@ def test_shared_statistics_are_taken(tmp_path: Path, had: Any, wanted: Any, size
     np.testing.assert_array_equal(found["observation_statistics"], np.concatenate(expected))
 
 
+@pytest.mark.parametrize("other", [{"gamma": 0.5}, {"env_id": "CartPole-v1"}])
+def test_statistics_of_other_returns_are_not_taken(tmp_path: Path, other: dict[str, Any]) -> None:
+    there, here = configure(normalize_rewards=True), configure(normalize_rewards=True, **other)
+    values = FRESH | {"observation_statistics": np.ones(3)}
+    source = write_values(tmp_path, values, manifest_of(there, 5))
+    found, line = checkpoint.start_from(source, FRESH, SIZES, here)
+    assert not found["observation_statistics"].any()
+    assert line.endswith("gamma 0.99, here 0.5") == ("gamma" in other)
+
+
 def test_other_actions_get_a_new_policy_head(tmp_path: Path) -> None:
     source = saved(tmp_path, policy=(2, 6))
     values, line = checkpoint.start_from(source, FRESH, SIZES, NORMALISED)

@@ -10,6 +10,8 @@ from typing import Any, Literal, NamedTuple, Self
 
 from a3c.config.user_code import networks
 
+MAX_ENVS = 4096  # of a worker: so many seeds are its own
+
 
 def option(
     default: Any,
@@ -57,7 +59,7 @@ def window_end(what: str) -> Any:
 class EnvConfig:
     env_id: str = everyday("ALE/Pong-v5")("Gymnasium id, or package.module:Id-v0 for your own")
     envs: int = everyday(16, (1, 100_000))("environments in all, which the workers share")
-    envs_per_worker: int | None = everyday(None, (1, 4096))(
+    envs_per_worker: int | None = everyday(None, (1, MAX_ENVS))(
         "environments that each worker plays at once (its share of --envs if unset)"
     )
     env_kwargs: dict[str, Any] = option({})("keyword arguments for the environment, as JSON")

@@ -9,7 +9,7 @@ import types
 import typing
 from typing import Any, Literal
 
-from a3c.config import SECTIONS, Config
+from a3c.config import MAX_ENVS, SECTIONS, Config
 from a3c.config.user_code import is_recurrent
 from a3c.errors import UserError
 
@@ -180,6 +180,9 @@ def validate(config: Config) -> Config:
     if most is not None and most < cluster.workers:
         fact = f"max_workers {most} is below workers {cluster.workers}"
         raise UserError(f"{fact}: give more, or fewer --workers")
+    if config.share.envs > MAX_ENVS:
+        fact = f"envs {config.env.envs} are {config.share.envs:,} for each worker"
+        raise UserError(f"{fact}: give at most {MAX_ENVS:,} a worker, or more --workers")
     silence_s, ps_timeout_s = cluster.heartbeat_timeout_s, cluster.ps_timeout_s
     if silence_s is not None and silence_s <= ps_timeout_s:
         what = f"heartbeat_timeout_s {silence_s:g} is not above ps_timeout_s {ps_timeout_s:g}"

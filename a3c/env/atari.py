@@ -20,6 +20,7 @@ from numpy.typing import NDArray
 
 from a3c.config import EnvConfig
 from a3c.env import wrappers
+from a3c.env.environments import ATARI_FRAMES
 from a3c.env.spaces import Envs
 from a3c.errors import UserError
 
@@ -141,7 +142,7 @@ def make(game: AtariId, num_envs: int, config: EnvConfig, render_mode: str | Non
 
 def _max_frames(config: EnvConfig) -> int:
     if config.max_episode_steps is None:
-        return 108_000  # half an hour of play: the limit of every Atari id
+        return ATARI_FRAMES
     # AtariVectorEnv counts in 32 bits.
     return min(config.max_episode_steps * config.frame_skip, 2**30)
 

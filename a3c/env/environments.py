@@ -21,6 +21,7 @@ from a3c.errors import UserError
 from a3c.process import console
 from a3c.process.signals import Leaving
 
+ATARI_FRAMES = 108_000  # half an hour of play: the limit of every Atari id
 MISSING = (ImportError, gymnasium.error.DependencyNotInstalled)  # raised without a package
 
 # Packages whose environments Gymnasium knows only after an import, by how their ids begin.
@@ -208,12 +209,13 @@ def _unknown(env_id: str) -> UserError:
     return UserError(f"env_id {env_id!r} is not known to Gymnasium: {remedy}")
 
 
-def has_own_end(env_id: str) -> bool:
-    """Whether games end without our step limit: Atari's do, and environments with an own limit."""
-    spec = gymnasium.registry.get(import_module_of(env_id))
-    if spec is None:  # an old Atari id, or an unknown id, which is reported elsewhere
-        return True
-    return spec.max_episode_steps is not None or str(spec.entry_point).startswith("ale_py")
+def own_limit(config: EnvConfig) -> float | None:
+    """The env steps after which games end without a limit of ours; None if they may never end."""
+    spec = gymnasium.registry.get(import_module_of(config.env_id))
+    # An id without a spec is an old one of Atari, or unknown, which is reported elsewhere.
+    if spec is None or str(spec.entry_point).startswith("ale_py"):
+        return ATARI_FRAMES / config.frame_skip
+    return spec.max_episode_steps
 
 
 def _explain_missing(error: Exception, env_id: str) -> str:

@@ -3,7 +3,8 @@
 `VectorEnv.reset(seed=s)` gives its environment k the seed s + k, so seeds are allocated in blocks
 of `BLOCK` consecutive seeds, all below 2**31, the limit of the Arcade Learning Environment. The
 lower half is for training, the upper half for evaluation. In each, a hash of the run's seed picks
-the start, and the run's blocks follow one another from there: they never overlap.
+the start, and the run's blocks follow one another from there: they never overlap. A worker that
+starts again, at another env step, gets a block of another start; these may overlap, but rarely.
 """
 
 import hashlib
@@ -14,9 +15,10 @@ _HALF = 2**30
 MAX_BLOCKS = _HALF // BLOCK - 1
 
 
-def training_seed(run_seed: int, worker: int) -> int:
+def training_seed(run_seed: int, worker: int, resumed_at: int = 0) -> int:
     """The first of the `BLOCK` seeds of a worker's environments."""
-    return _block(run_seed, worker, "training")
+    again = f" resumed at {resumed_at}" if resumed_at else ""
+    return _block(run_seed, worker, f"training{again}")
 
 
 def evaluation_seed(run_seed: int, block: int = 0) -> int:

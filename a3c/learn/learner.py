@@ -50,7 +50,7 @@ class Learner:
         self._agent, self._store, self._config = agent, store, config
         self._stopwatch = stopwatch
         self._turns = turns or contextlib.nullcontext(False)
-        self._rng = np.random.default_rng(seed)
+        self._rng = np.random.default_rng([seed, 2])
         self._num_optimizers = 2 if learning.has_value_optimizer else 1
         self._own: list[OwnStatistics] = []
         if learning.optimizer_statistics == "per-worker":

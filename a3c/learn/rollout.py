@@ -171,7 +171,7 @@ class Player:
         self._config, self._length = config, config.share.rollout_length
         self._epsilon, self._return_statistics = epsilon, return_statistics
         self._stopwatch = stopwatch or Stopwatch()
-        self._rng = np.random.default_rng(seed)
+        self._rng = np.random.default_rng([seed, 1])  # the first environment has that of `seed`
         self._environment_errors = EnvironmentErrors()
         self._autoreset = Autoreset(envs)
         with self._environment_errors:

@@ -1,7 +1,8 @@
 """Annealed settings: learning rate, entropy weight, ratio limit, random actions.
 
 Each is a pure function of the configuration and the cluster's env steps so far, so all workers
-agree without communication, and a resumed run continues with the same values.
+agree without communication, and a resumed run continues with the same values, unless it is resumed
+for longer: without `anneal_steps` the schedules then end later too.
 """
 
 import math

@@ -98,6 +98,8 @@ class Worker:
         self._chief: Chief | None = None
         if task.is_chief:
             self._chief = Chief(store, config, run, reply, manifest, ps_start, games)
+        # A worker that starts again must not play the games of its last start again.
+        again_at = reply.global_step if run.metrics(task.name).exists() else 0
         self._policy = network.policy
         self._make_player = functools.partial(
             Player,
@@ -105,7 +107,7 @@ class Worker:
             agent,
             self._policy,
             config,
-            seed=seed,
+            seed=seeding.training_seed(config.run.seed, task.index, again_at),
             epsilon=lambda: schedules.after(config, self._learner.reply.global_step).epsilon,
             return_statistics=self._learner.return_statistics,
             stopwatch=self._stopwatch,

@@ -20,7 +20,7 @@ from gymnasium.spaces import Box
 from a3c.config import Config, EnvConfig
 from a3c.config.user_code import describe
 from a3c.env import atari, seeding, wrappers
-from a3c.env.environments import MISSING, has_own_end, import_module_of
+from a3c.env.environments import MISSING, import_module_of, own_limit
 from a3c.env.spaces import Envs
 from a3c.errors import UserError
 from a3c.learn.agent import Agent
@@ -137,9 +137,11 @@ class EvaluationSetup:
 
     @property
     def _whole_games(self) -> EnvConfig:
-        """The environment without training's time limit, if its games end by themselves."""
+        """The environment without training's time limit, if its games end later by themselves."""
         env = self.config.env
-        return replace(env, max_episode_steps=None) if has_own_end(env.env_id) else env
+        own = own_limit(env)
+        is_shorter = own is not None and (env.max_episode_steps or own) < own
+        return replace(env, max_episode_steps=None) if is_shorter else env
 
     def agent(self, envs: Envs, directory: Path | None = None) -> Agent:
         """An agent that fits `envs`, with a checkpoint's weights or freshly initialised ones."""

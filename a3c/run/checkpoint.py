@@ -299,7 +299,7 @@ def start_from(
     The head of the policy stays as in `fresh` if the actions differ. The optimizer's statistics
     and the env steps begin afresh. Raises UserError if anything else has another shape. `sizes` are
     the lengths of running statistics, in their order, by the settings that keep them; those that
-    both runs keep are taken.
+    both runs keep are taken, of rewards only for the same environment and discount.
     """
     import numpy as np
 
@@ -317,20 +317,25 @@ def start_from(
     its_settings = {
         k: v for part in its.values() if isinstance(part, dict) for k, v in part.items()
     }
+    here = vars(config.env) | vars(config.network) | vars(config.learning)
     kept = [name for name in sizes if its_settings.get(name)]
     known: dict[str, np.ndarray] = {}
     if not misfit(values, {STATISTICS: (sum(sizes[name] for name in kept),)}):
         ends = np.cumsum([sizes[name] for name in kept])
         known = dict(zip(kept, np.split(values[STATISTICS], ends), strict=False))
+    if any(its_settings.get(name) != here[name] for name in ("env_id", "gamma")):
+        known.pop("normalize_rewards", None)  # of other returns, which they would never forget
     if parts := [
         known.get(name, np.zeros(sizes[name])) for name in sizes if getattr(config.env, name)
     ]:
         found[STATISTICS] = np.concatenate(parts)
     new = "" if is_same_head else ", with a new policy head, because the actions differ"
-    here = vars(config.env) | vars(config.network)
     other = [
         f"{name} {its_settings[name]}, here {here[name]}"
-        for name in ("normalize_observations", "activation", "action_bounds")
+        for name in (
+            *("normalize_observations", "activation", "action_bounds"),
+            *("normalize_rewards", "reward_scale", "reward_clip", "gamma"),
+        )
         if its_settings.get(name, here[name]) != here[name]
     ]
     differs = f"; they were trained with {'; '.join(other)}" if other else ""
