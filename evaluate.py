@@ -289,5 +289,10 @@ def report(
     Console(file=stdout).print(table)
 
 
+def command() -> int:
+    """What the installed `a3c-evaluate` runs."""
+    return leave_soon(main())
+
+
 if __name__ == "__main__":
-    sys.exit(leave_soon(main()))
+    sys.exit(command())

@@ -26,7 +26,7 @@ from a3c.launch import catalogue, hosts, keep, preflight, run_summary, sweep, ve
 from a3c.launch.supervisor import ChildKeepers, Interruption
 from a3c.play import locate
 from a3c.process import console
-from a3c.process.signals import leave_soon
+from a3c.process.signals import leave_soon, undo_changes
 from a3c.run import callbacks, checkpoint, rundir
 from a3c.run.rundir import RunDir
 
@@ -130,7 +130,8 @@ def complete(line: str, point: str) -> int:
 def _check_environment(settings: EnvConfig) -> None:
     import envs  # imports Gymnasium: too slow for the verbs, and only the chief's host needs it
 
-    envs.check(settings)
+    with undo_changes():
+        envs.check(settings)
 
 
 def start(arguments: list[str]) -> int:
@@ -265,10 +266,10 @@ def _plan(
     import envs
     from a3c.env import atari
 
-    observations, actions = envs.check(config.env)
-    logging.disable(logging.NOTSET)  # an environment may have disabled it
-    for own in config.run.callback:
-        callbacks.find(**own)
+    with undo_changes():
+        observations, actions = envs.check(config.env)
+        for own in config.run.callback:
+            callbacks.find(**own)
     preflight.check_left_over(run)
     rundir.check_free(path, resume=chosen.resume)
     tried = config
@@ -321,5 +322,10 @@ def _wants_tmux(chosen: argparse.Namespace, planned: plan.Plan, run: RunDir) -> 
     return True
 
 
+def command() -> int:
+    """What the installed `a3c` runs."""
+    return leave_soon(main())
+
+
 if __name__ == "__main__":
-    sys.exit(leave_soon(main()))
+    sys.exit(command())

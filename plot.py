@@ -83,6 +83,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         if of_network:
             for path in draw_network(arguments, of_network):
                 print(console.relative_path(path))
+        sys.stdout.flush()
     except OSError as error:
         return console.refuse_system(PROG, error)
     except A3CError as error:
@@ -137,5 +138,10 @@ def draw_network(arguments: argparse.Namespace, names: Sequence[str]) -> Iterato
             yield pictures.save(figure, folder / f"{name}.{arguments.format}")
 
 
+def command() -> int:
+    """What the installed `a3c-plot` runs."""
+    return leave_soon(main())
+
+
 if __name__ == "__main__":
-    sys.exit(leave_soon(main()))
+    sys.exit(command())

@@ -88,20 +88,20 @@ def run(cluster: Cluster, task: Task, config: Config, run_dir: Path) -> int:
 
                 make_envs, show = prepare_window(config, envs.make, model.build)
 
-            worker = Worker(
-                cluster,
-                task,
-                config,
-                RunDir(run_dir),
-                make_envs=make_envs,
-                build_network=model.build,
-                stop=stop,
-                heartbeat=heartbeat,
-                games=games,
-                show=show,
-            )
-            stop.take_signals()  # environments may have changed their handlers, and this:
-            logging.disable(logging.NOTSET)
+            with signals.undo_changes():
+                worker = Worker(
+                    cluster,
+                    task,
+                    config,
+                    RunDir(run_dir),
+                    make_envs=make_envs,
+                    build_network=model.build,
+                    stop=stop,
+                    heartbeat=heartbeat,
+                    games=games,
+                    show=show,
+                )
+            stop.take_signals()  # environments may have handlers of their own
             worker.run()
             signals.leave_soon(_exit_code(stop), CLOSE_WITHIN_S)
             worker.close()

@@ -156,6 +156,8 @@ def test_a_users_environment_is_found_in_this_folder(here: Path) -> None:
     assert truncations(made, 4) == [0, 1, 0, 1]
     Path("plot.py").touch()
     refused("a3c-cluster has a module plot too: rename yours", make, "plot:Mine-v0")
+    (here / "examples").mkdir()  # hides none of ours
+    assert make("examples.memory:Memory-v0")
 
 
 def test_check_returns_the_spaces_and_closes() -> None:

@@ -22,7 +22,7 @@ from a3c.process import process_records
 from a3c.process.process_records import ProcessRecord
 from a3c.run.rundir import REPOSITORY, RunDir
 from tests import Patch, refused
-from tests.runs import children, wait_until
+from tests.runs import call, children, wait_until
 
 # The last argument is the command, as ssh has it; while there is a file `cut` nobody gets through.
 SSH = """#!/bin/sh
@@ -222,3 +222,11 @@ def test_pings_keep_a_connection_and_without_them_it_ends(
         assert not far.is_alive()
     os.close(received)
     os.close(pings)
+
+
+def test_a_probe_imports_no_module_of_the_current_folder(here: Path) -> None:
+    for name in ("json", "select", "types"):
+        (here / f"{name}.py").write_text("raise SystemExit('imported')\n")
+    source = Path(probe.__file__).read_text()
+    argv = [sys.executable, "-c", hosts._LOAD, str(len(source.encode()))]
+    assert "imported" not in call(*argv, input=source).stderr

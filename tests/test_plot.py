@@ -2,6 +2,7 @@
 
 import json
 import os
+import subprocess
 from pathlib import Path
 from typing import Any
 
@@ -273,3 +274,12 @@ def test_a_config_without_sections_is_refused(tmp_path: Path, capsys: Out, held:
     (run / "config.json").write_text(json.dumps({"config": held}))
     assert main([str(run)]) == 2
     assert "is no run's config.json" in capsys.readouterr().err
+
+
+def test_a_full_stdout_is_one_line(tmp_path: Path) -> None:
+    streams: dict[str, Any] = {"capture_output": False, "stderr": subprocess.PIPE}
+    with Path("/dev/full").open("w") as full:
+        done = call_script("plot.py", str(fake_run(tmp_path / "run")), stdout=full, **streams)
+    assert done.returncode == 2
+    (line,) = done.stderr.splitlines()
+    assert "stdout can't be written (No space left on device)" in line

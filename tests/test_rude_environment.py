@@ -6,10 +6,10 @@ from pathlib import Path
 
 import pytest
 
-from tests import runs
+from tests import Patch, runs
 
 RUDE = """
-import logging, os, signal, sys, threading, time
+import ctypes, logging.config, os, signal, sys, threading, time
 from pathlib import Path
 import gymnasium
 import numpy as np
@@ -26,9 +26,12 @@ class Rude(gymnasium.Env):
         os.makedirs(HOME / "elsewhere", exist_ok=True)
         os.chdir(HOME / "elsewhere")
         os.write(1, b"native output ")
+        ctypes.CDLL(None).printf(b"buffered output ")
+        print("Python's own stdout", file=sys.__stdout__)
+        signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # a usual remedy against zombies
         for number in (signal.SIGTERM, signal.SIGINT):
             signal.signal(number, lambda *_: os._exit(5))
-        logging.getLogger().setLevel(logging.CRITICAL)
+        logging.config.dictConfig({"version": 1, "root": {"level": "CRITICAL", "handlers": []}})
         logging.disable(logging.CRITICAL)
         threading.Thread(target=time.sleep, args=[1000]).start()  # Python's exit waits for it
 
@@ -50,11 +53,21 @@ class Rude(gymnasium.Env):
 
 gymnasium.register("Rude-v0", Rude)
 """
+FAILS_IN_A_WORKER = """
+import os, sys
+from examples import own_network
+
+def build(*given):
+    if "--job" in sys.argv:
+        os._exit(70)
+    return own_network.build(*given)
+"""
 
 
 @pytest.fixture
-def at_home(here: Path) -> Path:
+def at_home(here: Path, monkeypatch: Patch) -> Path:
     """The current folder, with files that `python -m` would import as modules."""
+    monkeypatch.delenv("PYTHONUNBUFFERED", raising=False)
     (here / "rude.py").write_text(RUDE)
     (here / "a3c").mkdir()
     for name in ("a3c/__init__", "json", "select", "types"):
@@ -63,6 +76,8 @@ def at_home(here: Path) -> Path:
 
 
 def test_a_rude_environment_trains_and_is_closed_and_evaluated(at_home: Path) -> None:
+    plan = runs.call_script("launch_cluster.py", "--env-id", "rude:Rude-v0", "--dry-run", "--json")
+    assert json.loads(plan.stdout)["processes"], plan.stderr
     flags = ("--env-id", "rude:Rude-v0", "--max-env-steps", "3000", "--stop-at-return", "none")
     done = runs.call_script(
         "launch_cluster.py",
@@ -88,3 +103,10 @@ def test_a_rude_environment_is_saved_when_a_signal_comes(at_home: Path) -> None:
         code, said = runs.finish(process)
     assert code == 128 + signal.SIGTERM, said
     assert runs.manifest(path).reason == "interrupted"
+
+
+def test_a_failed_process_fails_the_run_of_a_rude_environment(at_home: Path) -> None:
+    (at_home / "network.py").write_text(FAILS_IN_A_WORKER)
+    flags = ("--env-id", "rude:Rude-v0", "--network", "network:build", "--workers", "1")
+    done = runs.call_script("launch_cluster.py", "--mode", "child", "--run-dir", "run", *flags)
+    assert (done.returncode, "worker-0 failed with 70" in done.stderr) == (70, True), done.stderr

@@ -15,7 +15,7 @@ import pytest
 import launch_cluster
 from a3c.cluster import plan
 from a3c.cluster.plan import Plan
-from a3c.errors import EXIT_OK
+from a3c.errors import EXIT_FATAL, EXIT_OK
 from a3c.hosts import near_end
 from a3c.launch import run_summary, verbs
 from a3c.launch.run_summary import closing, summarise
@@ -71,6 +71,14 @@ def test_a_run_is_solved_if_its_last_checkpoint_reached_its_present_goal(
         (last / "variables.index").write_text("damage")
     assert conclude(made, outcome) == outcome.exit_code
     assert summary_of(made, "state", "solved", "env_steps") == wanted
+
+
+def test_a_run_that_is_over_without_its_last_checkpoint_has_failed(tmp_path: Path) -> None:
+    """As when the chief hangs while it ends the run: the ps ends without it."""
+    made = pole(tmp_path, "done")
+    made.checkpoint(900, 20.0, reason="interval")
+    assert conclude(made) == EXIT_FATAL
+    assert summary_of(made, "state", "env_steps") == ("failed", 900)
 
 
 def test_no_script_runs_for_nothing(tmp_path: Path, monkeypatch: Patch, caplog: Log) -> None:

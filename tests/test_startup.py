@@ -14,6 +14,7 @@ import pytest
 from a3c.process import startup as module
 from a3c.process.startup import start_in_order
 from tests import Log, Patch
+from tests.full_disks import little_room
 from tests.runs import REPOSITORY, call, wait_until
 
 MANY = 1000  # processes: more than a machine has cores
@@ -124,6 +125,9 @@ def test_tensorflow_is_imported_silently_and_keras_only_by_who_uses_it() -> None
     done = call(sys.executable, "-c", IMPORT)
     assert (done.returncode, done.stderr) == (0, ""), done
     assert done.stdout.split() == ["True", "False", "False", "1", "1", "3"]
+    with little_room(0):  # as on full disks
+        done = call(sys.executable, "-c", IMPORT)
+    assert (done.returncode, done.stderr) == (0, ""), done
 
 
 # Pages that the kernel has to give this thread for the last four of five blocks of 64 MiB. The

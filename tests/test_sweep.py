@@ -16,6 +16,7 @@ import launch_cluster
 from a3c.launch import sweep
 from tests import Log, Out, Patch, refused
 from tests.fake_runs import FakeRun
+from tests.full_disks import little_room
 from tests.runs import REPOSITORY, Python, call_script, is_gone, started, wait_until
 
 
@@ -133,6 +134,11 @@ def test_trials_run_at_once_and_fail_alone(tmp_path: Path, trained: Trained, cap
     found = rows(tmp_path / "out")
     assert [row["trial"] for row in found][-1] == "002"
     assert [row["seed"] for row in found] == ["1", "2", "4", "5", "6", "7", "3"]
+    trained.failing = ()
+    assert sweep.run(sweep.read(tmp_path / "sweep.toml"), tmp_path / "out", (), 3) == 0
+    with little_room(0):  # as on a full disk
+        assert sweep.run(sweep.read(tmp_path / "sweep.toml"), tmp_path / "out", (), 3) == 0
+    assert "sweep.csv can't be written" in caplog.text
 
     other = sweep.read(written(tmp_path, vary.replace("1, 2", "1, 9")))
     what = "001 was trained with seed 2, not 9: give another"

@@ -38,7 +38,10 @@ _COLUMNS = (
 )
 _PLACES = 4
 # Reads the probe's source from stdin; the rest of stdin stays for the probe itself.
-_LOAD = "import sys;exec(compile(sys.stdin.buffer.read(int(sys.argv[1])),'probe','exec'))"
+_LOAD = (  # without the current folder, whose modules could hide those of Python
+    "import sys;sys.path=[path for path in sys.path if path];"
+    "exec(compile(sys.stdin.buffer.read(int(sys.argv[1])),'probe','exec'))"
+)
 
 
 def place(config: Config, chosen: argparse.Namespace) -> tuple[Config, Placement | None]:

@@ -19,7 +19,7 @@ from a3c.cluster.plan import Plan
 from a3c.cluster.topology import CHIEF
 from a3c.config import Config
 from a3c.config.user_code import is_recurrent
-from a3c.errors import A3CError, UserError
+from a3c.errors import EXIT_FATAL, A3CError, UserError
 from a3c.hosts import near_end
 from a3c.launch.supervisor import Interruption, Keepers, Outcome, Supervisor
 from a3c.play import locate
@@ -161,6 +161,11 @@ def conclude(run: RunDir, config: Config, outcome: Outcome, interruption: Interr
         for line in (record.first_error or record.output_tail) if record else ():
             log.error("%s | %s", outcome.failed, line)
         log.error("%s failed with %d", outcome.failed, outcome.exit_code)
+    code, records = outcome.exit_code, process_records.read_records(run.path)
+    is_over_for_ps = any(one.role == "ps" and one.state == "done" for one in records)
+    if state == "stopped" and is_over_for_ps and not code:
+        log.error("the run is over, but its last checkpoint is missing")
+        state, code = "failed", EXIT_FATAL
     evaluation = manifest.evaluation if manifest and state == "done" else None
     games = config.run.evaluation_episodes
     plays_on = state == "done" and not outcome.stopped
@@ -176,7 +181,7 @@ def conclude(run: RunDir, config: Config, outcome: Outcome, interruption: Interr
     if plays_on and summary["episodes"]:
         pictures = _run_script(interruption, "plot.py", str(run.path), "--what", "return")
     log.info("%s", closing(run, summary, pictures.splitlines()))
-    return 128 + interruption.signal if interruption.signal else outcome.exit_code
+    return 128 + interruption.signal if interruption.signal else code
 
 
 def _run_script(interruption: Interruption, script: str, *arguments: str) -> str:

@@ -299,11 +299,7 @@ def run(
     if not trials:  # the signal came before the first one
         return 128 + trainer.signal
     trials.sort(key=lambda trial: (trial.rank, trial.path.name))  # equal ones by number
-    text = io.StringIO()
-    writer = csv.DictWriter(text, list(trials[0].row), lineterminator="\n")
-    writer.writeheader()
-    writer.writerows(trial.row for trial in trials)
-    write_atomically(folder / "sweep.csv", text.getvalue())
+    _write(trials, folder / "sweep.csv")
     if trainer.signal != signal.SIGHUP:  # the terminal is closed
         _show(trials, folder)
     if trainer.signal:
@@ -324,6 +320,17 @@ def _report(trial: Trial, trials: Sequence[Trial], number: int, trainer: Trainer
         each_s = (time.monotonic() - trainer.began_at) / trainer.num_trained
         left = f", about {roughly(each_s * (number - ended))} left"
     log.info("%d of %s%s", ended, count(number, "trial"), left)
+
+
+def _write(trials: Sequence[Trial], file: Path) -> None:
+    text = io.StringIO()
+    writer = csv.DictWriter(text, list(trials[0].row), lineterminator="\n")
+    writer.writeheader()
+    writer.writerows(trial.row for trial in trials)
+    try:
+        write_atomically(file, text.getvalue())
+    except OSError as error:
+        log.error("%s can't be written (%s): make room, and give the command again", file, error)
 
 
 def _show(trials: Sequence[Trial], folder: Path) -> None:

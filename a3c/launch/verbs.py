@@ -193,8 +193,10 @@ def add(arguments: argparse.Namespace) -> None:
         raise UserError(f"{run.name} is not running: start it with --resume")
     if wanted < 1:
         raise UserError(f"add {wanted}: give a number of workers from 1")
-    run.wanted.mkdir(mode=0o700, exist_ok=True)
-    with (run.wanted / rundir.LOCK).open("wb") as file:
+    with rundir.refusing(run.path, "--run"):
+        run.wanted.mkdir(mode=0o700, exist_ok=True)
+        locked = (run.wanted / rundir.LOCK).open("wb")
+    with locked as file:
         while not rundir.lock(file.fileno()):  # another `add` is running: these are other workers
             time.sleep(0.05)
         records = process_records.read_records(run.path)

@@ -316,8 +316,9 @@ class Chief:
         while self._at_work()[1:].any() and time.monotonic() < deadline and go_on():
             pass
         self.collect()
-        if reason != "solved":
-            self.save(reason)
+        if reason == "solved":
+            return True
+        self.save(reason)
         return self._failed_saves == 0
 
     def collect(self) -> None:

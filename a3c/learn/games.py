@@ -50,7 +50,8 @@ class EvaluationProcess:
             os.killpg(self._pid, signal.SIGKILL)
         with contextlib.suppress(ProcessLookupError):  # killpg can't find it before its setsid
             os.kill(self._pid, signal.SIGKILL)
-        os.waitpid(self._pid, 0)
+        with contextlib.suppress(ChildProcessError):  # where the user's code ignores SIGCHLD
+            os.waitpid(self._pid, 0)
         self._fork.close()
 
 

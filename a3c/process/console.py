@@ -2,6 +2,7 @@
 
 import codecs
 import contextlib
+import ctypes
 import errno
 import os
 import shlex
@@ -62,6 +63,8 @@ def stdout_apart() -> Iterator[TextIO]:
             with os.fdopen(os.dup(kept), "w", -1, stdout.encoding, stdout.errors) as ours:
                 yield ours
         finally:
+            stdout.flush()
+            ctypes.CDLL(None).fflush(None)  # what C has buffered
             os.dup2(kept, 1)
             os.close(kept)
 

@@ -8,7 +8,7 @@ import socket
 import sys
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 
 log = logging.getLogger(__name__)
 
@@ -76,6 +76,26 @@ def not_ignored(*numbers: signal.Signals) -> list[signal.Signals]:
     """The signals without SIGHUP if that is ignored, as under nohup."""
     is_nohup = signal.getsignal(signal.SIGHUP) == signal.SIG_IGN
     return [number for number in numbers if not (is_nohup and number == signal.SIGHUP)]
+
+
+@contextlib.contextmanager
+def undo_changes() -> Iterator[None]:
+    """Afterwards undo what the user's code has changed in this process that we rely on.
+
+    `logging.config` disables loggers and drops handlers that it doesn't know. Where SIGCHLD is
+    ignored, exit codes of child processes are lost.
+    """
+    root = logging.getLogger()
+    handlers = root.handlers[:]
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+        root.handlers += [handler for handler in handlers if handler not in root.handlers]
+        logging.disable(logging.NOTSET)
+        for name, logger in root.manager.loggerDict.items():
+            if name.partition(".")[0] == "a3c" and isinstance(logger, logging.Logger):
+                logger.disabled = False
 
 
 class Leaving(SystemExit):

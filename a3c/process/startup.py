@@ -94,6 +94,10 @@ def import_tensorflow() -> None:
     gc.disable()  # it would find almost nothing and take a tenth of the import
     sys.modules.setdefault(_LAST_IMPORT, None)  # type: ignore[arg-type] # Python refuses its import
     try:
+        tempfile.gettempdir()
+    except FileNotFoundError:  # the disk is full, but TensorFlow only asks for a name
+        tempfile.tempdir = "/tmp"  # noqa: S108
+    try:
         with silence():
             import tensorflow  # noqa: F401
     finally:
@@ -136,7 +140,7 @@ def silence() -> Iterator[None]:
         yield
         return
     sys.stderr.flush()
-    with tempfile.TemporaryFile() as aside:
+    with os.fdopen(os.memfd_create("stderr"), "w+b") as aside:  # the disk may be full
         kept = os.dup(2)
         try:
             os.dup2(aside.fileno(), 2)

@@ -21,7 +21,7 @@ log = logging.getLogger(__name__)
 
 POLL_INTERVAL_S = 0.25
 LINGER_S = 8.0  # how long a ps waits for attached workers before it exits
-CHIEF_LINGER_S = 120.0  # the same for the chief, which may be restarting in order to save
+CHIEF_LINGER_S = 120.0  # more for the chief, which may be restarting in order to save
 
 
 def start_server(cluster: Cluster, task: Task, threads: int) -> Any:
@@ -50,7 +50,7 @@ def serve(cluster: Cluster, task: Task, config: Config, stop: StopRequest, beat:
     """Serve until the chief says that the run is finished, or a signal comes.
 
     `Server.join` never returns. So every ps polls the first ps (the first ps polls itself). At the
-    end the ps waits for attached workers, for `LINGER_S` or `CHIEF_LINGER_S` at most.
+    end the ps waits for attached workers, for `LINGER_S`, and longer for the chief.
     """
     server = start_server(cluster, task, config.cluster.ps_threads)
     with tf.Graph().as_default() as graph:
@@ -72,7 +72,9 @@ def serve(cluster: Cluster, task: Task, config: Config, stop: StopRequest, beat:
             raise RetryableError(f"the first ps is lost ({type(error).__name__})") from None
         if finished or stop.is_set():
             began = began or time.monotonic()
-            patience_s = CHIEF_LINGER_S if finished and attached[0] else LINGER_S
+            patience_s = LINGER_S
+            if finished and attached[0]:  # its keeper may notice only now that it hangs
+                patience_s = config.cluster.worker_timeout_s + CHIEF_LINGER_S
             if not any(attached) or time.monotonic() >= began + patience_s:
                 break
         time.sleep(POLL_INTERVAL_S)
