@@ -96,13 +96,13 @@ def test_a_run_whose_last_checkpoint_fails_has_failed(tmp_path: Path, monkeypatc
     monkeypatch.setattr(checkpoint, "write", mock.Mock(side_effect=full))
     with pytest.raises(FatalError, match="its last checkpoint could not be written: make room"):
         chief.run()
-    assert not chief._store.attached().any()
 
 
 def test_environments_that_fail_to_close_are_only_logged(tmp_path: Path, caplog: Log) -> None:
-    chief = work(tmp_path, 1.0)
+    envs = make_envs([[Script((1.0,))]], AutoresetMode.SAME_STEP)
+    chief = worker(small_config(max_env_steps=8), tmp_path, lambda *_: envs)
     chief.run()
-    with mock.patch.object(chief._envs, "close", side_effect=ValueError("no handle")):
+    with mock.patch.object(envs, "close", side_effect=ValueError("no handle")):
         chief.close()
     assert "closing the environments failed" in caplog.text
     assert "ValueError: no handle" in caplog.text
