@@ -151,6 +151,12 @@ class Agent:
         return Gradient(flat, norm, dict(zip(self._part_names, parts, strict=True)))
 
     def load(self, flat: np.ndarray, statistics: np.ndarray) -> None:
+        mine = sum(map(math.prod, self.shapes.values()))
+        if flat.size != mine or statistics.size != self.statistics_size:
+            raise UserError(
+                f"the ps holds {flat.size:,} parameters, and these flags give {mine:,}, or other "
+                "statistics: give every process the same flags"
+            )
         self._assign(flat, statistics)
 
     def parameters(self) -> dict[str, np.ndarray]:

@@ -10,7 +10,6 @@ from typing import NamedTuple
 import numpy as np
 
 from a3c.config import Config
-from a3c.errors import UserError
 from a3c.learn import schedules
 from a3c.learn.agent import Agent, Batch, Gradient
 from a3c.learn.returns import NO_UPDATE, RETURN_STATISTICS_SIZE, gae, moments_update, normalize
@@ -61,12 +60,6 @@ class Learner:
         self._unsent = np.zeros(RETURN_STATISTICS_SIZE * config.env.normalize_rewards)
         self._returns: deque[float] = deque(maxlen=run.stop_worker_games or run.stop_window)
         self.reply = store.pull()
-        there, mine = self.reply.parameters.size, store.layout.num_parameters
-        if there != mine or self.reply.statistics.size != agent.statistics_size:
-            raise UserError(
-                f"the ps holds {there:,} parameters, and these flags give {mine:,}, or other "
-                "statistics: give every process the same flags"
-            )
         self._last_step = np.zeros_like(self.reply.parameters)  # change of each weight by a step
         self._load(self.reply)
 

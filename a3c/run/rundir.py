@@ -178,10 +178,6 @@ def create(
 
 def check_free(path: Path, *, resume: bool) -> None:
     """Refuse a directory that already holds a run or other files; to resume, require a run."""
-    try:
-        str(path.absolute()).encode()
-    except UnicodeEncodeError:
-        raise UserError(f"--run-dir {path}: its name is no UTF-8: give another") from None
     with refusing(path):
         if path.is_symlink() and not path.exists():
             raise UserError(f"--run-dir {path} is a link to nowhere: give another")
