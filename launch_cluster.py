@@ -222,13 +222,14 @@ def _parse(arguments: list[str]) -> tuple[Config, argparse.Namespace, list[str]]
 
 def _changes(before: Config, config: Config, resumed: RunDir) -> list[str]:
     """The changed settings, and the annealed ones whose value now another window changes."""
+    changes = command_line.changes(before, config)
+    if before.windows == config.windows:
+        return changes
     from a3c.learn import schedules
 
-    changes = command_line.changes(before, config)
-    newest = checkpoint.newest_valid(resumed.checkpoints)
-    at = newest[1].step if newest else 0
+    at = max(checkpoint.by_step(resumed.checkpoints), default=0)
     was, now = (schedules.after(one, at)._asdict() for one in (before, config))
-    for name in was if before.windows != config.windows else ():
+    for name in was:
         if was[name] != now[name] and not any(name in change for change in changes):
             keep = f"--anneal-steps {before.windows['anneal'][1]} keeps it"
             changes.append(f"{name} at env step {at:,}: {was[name]:g} -> {now[name]:g} ({keep})")

@@ -9,7 +9,9 @@ starts again, at another env step, gets a block of another start; these may over
 
 import hashlib
 
-BLOCK = 4096
+from a3c.config import MAX_ENVS
+
+BLOCK = MAX_ENVS
 _HALF = 2**30
 # One block fewer than fits: a run's blocks may start anywhere in the first one.
 MAX_BLOCKS = _HALF // BLOCK - 1

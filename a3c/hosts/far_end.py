@@ -14,7 +14,6 @@ import os
 import select
 import subprocess
 import sys
-import tempfile
 import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -122,7 +121,7 @@ def attach(request: dict[str, Any], spec: KeeperSpec, launcher: Channel) -> str 
         end([record], now=False)
     elif record and request["unless_ended"] and record.state in ENDED_STATES:
         return None
-    with tempfile.TemporaryFile() as said:
+    with os.fdopen(os.memfd_create("stderr"), "w+b") as said:  # the disk may be full
         keeper = subprocess.Popen(  # continues after this process and its connection end
             request["keeper"],
             env=code_environment(),

@@ -102,7 +102,8 @@ class Agent:
             # The shape of every parameter by name, in the order of flat vectors.
             self.shapes = {_short_name(v): tuple(v.shape.as_list()) for v in self._variables}
             lengths = list(map(math.prod, self.shapes.values()))
-            flat = tf.compat.v1.placeholder(tf.float32, [sum(lengths)], "parameters")
+            self._num_parameters = sum(lengths)
+            flat = tf.compat.v1.placeholder(tf.float32, [self._num_parameters], "parameters")
             statistics = tf.compat.v1.placeholder(tf.float64, size)
             assigns = [
                 variable.assign(tf.reshape(part, variable.shape), read_value=False)
@@ -151,11 +152,10 @@ class Agent:
         return Gradient(flat, norm, dict(zip(self._part_names, parts, strict=True)))
 
     def load(self, flat: np.ndarray, statistics: np.ndarray) -> None:
-        mine = sum(map(math.prod, self.shapes.values()))
-        if flat.size != mine or statistics.size != self.statistics_size:
+        if flat.size != self._num_parameters or statistics.size != self.statistics_size:
             raise UserError(
-                f"the ps holds {flat.size:,} parameters, and these flags give {mine:,}, or other "
-                "statistics: give every process the same flags"
+                f"the ps holds {flat.size:,} parameters, and these flags give "
+                f"{self._num_parameters:,}, or other statistics: give every process the same flags"
             )
         self._assign(flat, statistics)
 
