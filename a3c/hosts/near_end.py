@@ -19,7 +19,6 @@ import shlex
 import signal
 import subprocess
 import sys
-import tempfile
 import time
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass, replace
@@ -61,7 +60,8 @@ class Connection(Channel):
     """A channel to a program at the other end of ssh, or to a local one."""
 
     def __init__(self, command: Sequence[str]) -> None:
-        self._errors = tempfile.TemporaryFile()  # noqa: SIM115 - closed with the connection
+        # In memory, because the disk may be full. It is closed with the connection.
+        self._errors = os.fdopen(os.memfd_create("stderr"), "w+b")
         try:
             self._process = subprocess.Popen(
                 command,
