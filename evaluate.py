@@ -6,7 +6,8 @@
     python evaluate.py runs/pong-... --watch     # in a window, at the game's own speed
     python evaluate.py runs/pong-.../checkpoints/1200000 --json
 
-Scores are raw, of games of the environment's own length, with seeds that training never saw.
+Scores are raw, of games at least of the environment's own length, with seeds that training never
+saw.
 """
 
 from __future__ import annotations
