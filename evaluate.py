@@ -241,7 +241,7 @@ def follow(run: RunDir, arguments: argparse.Namespace) -> int:
 @contextlib.contextmanager
 def only_evaluator(run: RunDir) -> Iterator[None]:
     """Hold the lock of the run's scores: a second evaluator is refused, that of a keeper waits."""
-    heartbeat = Heartbeat.from_environment()
+    heartbeat = Heartbeat()
     with contextlib.ExitStack() as stack:
         with contextlib.suppress(OSError):  # where nothing can be written, no score is either
             file = stack.enter_context((run.path / "processes" / ".evaluator").open("w"))

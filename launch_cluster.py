@@ -21,6 +21,7 @@ from typing import Any
 from a3c.cluster import plan
 from a3c.cluster.hostfile import Placement
 from a3c.config import Config, EnvConfig, command_line
+from a3c.config.options import flat, shown
 from a3c.errors import EXIT_OK, A3CError, UserError
 from a3c.launch import catalogue, hosts, keep, preflight, run_summary, sweep, verbs
 from a3c.launch.supervisor import ChildKeepers, Interruption
@@ -222,7 +223,8 @@ def _parse(arguments: list[str]) -> tuple[Config, argparse.Namespace, list[str]]
 
 def _changes(before: Config, config: Config, resumed: RunDir) -> list[str]:
     """The changed settings, and the annealed ones whose value now another window changes."""
-    changes = command_line.changes(before, config)
+    old, new = flat(before), flat(config)
+    changes = [f"{n} {shown(old[n])} -> {shown(new[n])}" for n in new if new[n] != old[n]]
     if before.windows == config.windows:
         return changes
     from a3c.learn import schedules

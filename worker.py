@@ -55,7 +55,7 @@ def run(cluster: Cluster, task: Task, config: Config, run_dir: Path) -> int:
     """Run as `task` until the run is over; returns the exit code."""
     stop = signals.StopRequest()
     stop.install()
-    heartbeat = Heartbeat.from_environment()
+    heartbeat = Heartbeat()
     first = task.job == "ps" or task.is_chief
     processes = len(cluster.ps) + len(cluster.workers)
     with start_in_order(run_dir / "processes", first=first, processes=processes):

@@ -100,7 +100,7 @@ class FakeRun:
         files = {"log": str(self.run.log(name)), "heartbeat": str(self.run.heartbeat(name))}
         times = {"started_at": iso(self.started_at), "updated_at": iso(self.now)}
         record = process_record(name, state, child or alive, keeper, **files | times | more)
-        process_records.write_record(self.run.record(name), record)
+        process_records.write_json(self.run.record(name), record)
         self.run.heartbeat(name).touch()
         os.utime(self.run.heartbeat(name), (self.now - 0.2, self.now - 0.2))
         return record

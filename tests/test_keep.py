@@ -107,7 +107,7 @@ def test_a_worker_ends_after_the_chief(tmp_path: Path, monkeypatch: Patch) -> No
     assert chief is not None
     later = dataclasses.replace(chief, updated_at="9999")
     ending = once_running(
-        run, "worker-1", lambda: process_records.write_record(run.record("worker-0"), later)
+        run, "worker-1", lambda: process_records.write_json(run.record("worker-0"), later)
     )
     assert supervise(run, [a_process(run, "worker-1", *SLEEP)]) == Outcome(0)
     ending.join()

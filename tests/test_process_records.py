@@ -33,7 +33,7 @@ def test_records_are_read_as_they_were_written_by_role_and_task(directory: Path)
         for task, child in ((0, None), (9, myself()), (10, myself()))
     ]
     for record in reversed(records):
-        process_records.write_record(directory / f"{record.name}.json", record)
+        process_records.write_json(directory / f"{record.name}.json", record)
     assert process_records.read_records(directory.parent) == records
     names = {f"worker-{task}.json" for task in (0, 9, 10)}
     assert {path.name for path in directory.iterdir()} == names

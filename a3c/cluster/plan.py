@@ -38,7 +38,7 @@ class Plan:
 
     def save(self, run: RunDir) -> None:
         with refusing(run.path):
-            write_json(run.path / "plan.json", asdict(self))
+            write_json(run.path / "plan.json", self)
 
     @staticmethod
     def load(run: RunDir) -> "Plan":

@@ -248,21 +248,15 @@ class LearningConfig:
     def gradient_norms(self) -> tuple[float, ...]:
         """The limit for all weights; or the policy's, and that of value-only weights or loss."""
         own = self.critic_max_gradient_norm
-        if own is None and self.has_value_optimizer:
+        if own is None and self.value_optimizer == "own":
             own = self.max_gradient_norm
         return (self.max_gradient_norm,) if own is None else (self.max_gradient_norm, own)
 
     @property
-    def has_value_optimizer(self) -> bool:
-        """Whether the value loss has an optimizer of its own, and so pushes of its own."""
-        return self.value_optimizer == "own"
-
-    @property
     def has_critic_settings(self) -> bool:
         """Whether value-only weights have a learning rate or a clip of their own."""
-        if self.has_value_optimizer:
-            return False
-        return self.critic_learning_rate_scale != 1 or self.critic_max_gradient_norm is not None
+        own = self.critic_learning_rate_scale != 1 or self.critic_max_gradient_norm is not None
+        return own and self.value_optimizer == "shared"
 
 
 @dataclass(frozen=True)
@@ -495,6 +489,6 @@ def identity(config: Config) -> dict[str, Any]:
     optimizer: str = config.learning.optimizer
     if config.learning.optimizer_statistics != "shared":  # then the ps holds none
         optimizer += f" with {config.learning.optimizer_statistics} statistics"
-    if config.learning.has_value_optimizer:
+    if config.learning.value_optimizer == "own":
         optimizer += ", and another of the value loss"
     return {"env": tables["env"], "network": tables["network"], "optimizer": optimizer}

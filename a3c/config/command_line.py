@@ -189,11 +189,8 @@ def preset_for(env_id: str) -> str | None:
     """The preset that fits an environment best: the pattern wins that is plain text for longest."""
     pairs = [(pattern, name) for name in preset_names() for pattern in patterns(name)]
     matching = [pair for pair in pairs if fnmatch.fnmatchcase(env_id, pair[0])]
-
-    def plain_text(pair: tuple[str, str]) -> int:
-        return len(re.split(r"[*?\[]", pair[0])[0])
-
-    return max(matching, key=plain_text, default=("", None))[1]
+    best = max(matching, key=lambda pair: len(re.split(r"[*?\[]", pair[0])[0]), default=None)
+    return best and best[1]
 
 
 def merge(layers: Sequence[Layer]) -> Config:
@@ -313,12 +310,6 @@ def sources(
     if preset in (None, "none"):
         return given, None
     return [(f"preset {preset}", read_preset(preset)), *given], preset
-
-
-def changes(before: Config, after: Config) -> list[str]:
-    """The settings in which two configurations differ, as `name old -> new`."""
-    new = flat(after)
-    return [f"{n} {shown(v)} -> {shown(new[n])}" for n, v in flat(before).items() if v != new[n]]
 
 
 def make_parser(

@@ -224,7 +224,7 @@ def _check_learning(config: Config) -> None:
     if learning.optimizer_statistics == "per-worker" and config.samples_per_step:
         why = "each push is a finished step of its worker; give --samples-per-step 0"
         raise UserError(f"optimizer_statistics per-worker with {gathered}: {why}")
-    if learning.has_value_optimizer and config.samples_per_step:
+    if learning.value_optimizer == "own" and config.samples_per_step:
         why = "the gradient of each loss is a step of its own; give --samples-per-step 0"
         raise UserError(f"value_optimizer own with {gathered}: {why}")
     for name, (start, end) in config.windows.items():

@@ -101,7 +101,7 @@ class Keeper:
                 if not (signum == SIGHUP and signal.getsignal(signum) == signal.SIG_IGN):
                     signal.signal(signum, lambda *_: None)
             try:
-                process_records.write_record(self._spec.record, self._record)
+                process_records.write_json(self._spec.record, self._record, durable=False)
             except OSError as error:
                 _raise_unless_full(error, self._spec.record)
             while self._exit_status is None:
@@ -260,7 +260,7 @@ class Keeper:
         self._change(**changes, output_tail=tail, updated_at=now_text())
         self._saved_at = time.monotonic()
         try:
-            process_records.write_record(self._spec.record, self._record)
+            process_records.write_json(self._spec.record, self._record, durable=False)
             self._saved = self._record
         except OSError as error:
             if not self._save_failed:

@@ -269,7 +269,7 @@ class Agent:
             return tf.concat([tf.reshape(g, [-1]) for g in gradients], axis=0)
 
         limits = learning.gradient_norms
-        if learning.has_value_optimizer:
+        if learning.value_optimizer == "own":
             of_value = learning.value_loss_weight * loss["value"]
             parts = [gradient_of(loss["total"] - of_value), gradient_of(of_value)]
         else:

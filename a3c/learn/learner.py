@@ -50,7 +50,7 @@ class Learner:
         self._stopwatch = stopwatch
         self._turns = turns or contextlib.nullcontext(False)
         self._rng = np.random.default_rng([seed, 2])
-        self._num_optimizers = 2 if learning.has_value_optimizer else 1
+        self._num_optimizers = 2 if learning.value_optimizer == "own" else 1
         self._own: list[OwnStatistics] = []
         if learning.optimizer_statistics == "per-worker":
             size = store.layout.num_parameters

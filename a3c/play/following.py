@@ -37,7 +37,7 @@ class Evaluator:
         self._run, self._setup, self._episodes = run, setup, episodes
         events = TensorBoardSink(run.path / "events" / EVALUATOR)
         self._sinks = JsonlSink(run.metrics(EVALUATOR)), events
-        self._heartbeat = Heartbeat.from_environment()
+        self._heartbeat = Heartbeat()
         self._envs = setup.envs(min(episodes, MAX_ENVS))
         beat_with_steps(self._envs, self._heartbeat.beat)
         self._agent = setup.agent(self._envs)

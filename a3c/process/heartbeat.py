@@ -5,26 +5,19 @@ import math
 import os
 import time
 from pathlib import Path
-from typing import Self
 
 VARIABLE = "A3C_HEARTBEAT"
 INTERVAL_S = 0.5
 
 
 class Heartbeat:
-    """Touches a file at most twice a second; does nothing if no keeper requested it."""
+    """Touches the file that a keeper named, at most twice a second; without a keeper, none."""
 
-    def __init__(self, path: str | None) -> None:
+    def __init__(self, path: str | None = None) -> None:
+        path = path or os.environ.get(VARIABLE)
         self._path = Path(path) if path else None
+        self.is_wanted = self._path is not None
         self._last = -math.inf
-
-    @classmethod
-    def from_environment(cls) -> Self:
-        return cls(os.environ.get(VARIABLE))
-
-    @property
-    def is_wanted(self) -> bool:
-        return self._path is not None
 
     def beat(self) -> None:
         """Report that the loop is alive; disk errors are ignored."""

@@ -135,13 +135,10 @@ def read_json(kind: type, path: Path) -> Any:
     return None
 
 
-def write_record(path: Path, record: ProcessRecord) -> None:
-    write_json(path, dataclasses.asdict(record), durable=False)
-
-
 def write_json(path: Path, contents: Any, *, durable: bool = True) -> None:
-    """Write a JSON file as `write_atomically` does."""
-    write_atomically(path, json.dumps(contents, indent=1) + "\n", durable=durable)
+    """Write a JSON file, of a dataclass too, as `write_atomically` does."""
+    text = json.dumps(contents, indent=1, default=dataclasses.asdict)
+    write_atomically(path, text + "\n", durable=durable)
 
 
 def write_atomically(path: Path, contents: str | bytes, *, durable: bool = True) -> None:

@@ -257,7 +257,7 @@ class Exchange:
             learning_rate *= learning.critic_learning_rate_scale
         variable = self._parameters[shard.name]
         step = functools.partial(optimizers.step, learning, learning_rate, gradient, variable)
-        if not learning.has_value_optimizer:
+        if learning.value_optimizer == "shared":
             return step()
         return tf.cond(header[8] > 0, lambda: step("Value"), step)
 
