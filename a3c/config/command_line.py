@@ -194,10 +194,7 @@ def preset_for(env_id: str) -> str | None:
 
 
 def merge(layers: Sequence[Layer]) -> Config:
-    """One configuration from layers; later layers override earlier ones.
-
-    A learning rate also overrides an earlier layer's range of them.
-    """
+    """One configuration; later layers override earlier ones, a learning rate also a range of it."""
     merged: Layer = {}
     for layer in layers:
         if "learning_rate" in layer:
@@ -228,10 +225,7 @@ def plain(value: Any) -> str:
 def unused_flags(
     namespace: argparse.Namespace, config: Config, *, is_atari: bool, has_box_actions: bool
 ) -> list[str]:
-    """A line for each given flag that has no effect.
-
-    What it is for is the start of its help text, or another setting that it needs.
-    """
+    """A line for each given flag without effect; its help text or `needed` says what it is for."""
     learning, network = config.learning, config.network.network
     used = {
         "Atari": is_atari,

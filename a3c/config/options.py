@@ -234,10 +234,9 @@ def _check_learning(config: Config) -> None:
 
 
 def check_minibatches(config: Config, *, recurrent: bool) -> None:
-    """Refuse too many minibatches: at most one per sample, or per environment if recurrent.
+    """Refuse too many minibatches, and what a network with a memory can't have.
 
-    Refuse `return_steps` too if recurrent. Whether a user's own network is recurrent is known only
-    when it is built.
+    Whether a user's own network is recurrent is known only when it is built.
     """
     minibatches, share = config.learning.minibatches or 1, config.share
     if recurrent and config.learning.return_steps is not None:

@@ -30,15 +30,11 @@ _type_hints = functools.cache(typing.get_type_hints)
 
 @dataclass(frozen=True)
 class Identity:
-    """A process, distinct from any later one with the same pid.
-
-    `create_time` is in seconds since 1970, as in psutil. `birth`, which doesn't depend on the wall
-    clock, is the boot's id and the start of the process in kernel ticks since that boot.
-    """
+    """A process, distinct from any later one with the same pid."""
 
     pid: int
-    create_time: float
-    birth: str | None = None
+    create_time: float  # seconds since 1970, as in psutil
+    birth: str | None = None  # the boot's id, and kernel ticks since then: no wall clock
 
 
 @dataclass(frozen=True)
@@ -64,25 +60,21 @@ def this_host() -> str:
 
 @dataclass(frozen=True, kw_only=True)
 class ProcessRecord:
-    """One supervised process. Times are ISO 8601 in UTC.
-
-    `pid` is None while no child runs. `first_error` holds the last output lines of the first of
-    equal failures in a row. `started_at` is of the current child, or of the last one.
-    """
+    """One supervised process. Times are ISO 8601 in UTC."""
 
     name: str
     role: str
     task: int
     address: str
-    pid: int | None = None
+    pid: int | None = None  # while a child runs
     create_time: float | None = None
     birth: str | None = None
     state: str = "starting"
     restarts: int = 0
     last_exit: LastExit | None = None
-    first_error: tuple[str, ...] | None = None
+    first_error: tuple[str, ...] | None = None  # the last lines of the first of equal failures
     output_tail: tuple[str, ...] = ()
-    started_at: str = dataclasses.field(default_factory=now_text)
+    started_at: str = dataclasses.field(default_factory=now_text)  # of the current or last child
     updated_at: str = dataclasses.field(default_factory=now_text)
     keeper: Identity
     host: str = dataclasses.field(default_factory=this_host)

@@ -15,13 +15,13 @@ log = logging.getLogger(__name__)
 LEAVE_WITHIN_S = 9.0
 FLUSH_WITHIN_S = 0.5
 _ENDING = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
-SAME_WITHIN_S = 1.0  # two SIGTERMs count as one: of a machine that shuts down, and of our keeper
+# SIGTERM and SIGHUP count as one: a session that ends sends both, and when a machine shuts down, it
+# and our keeper send a SIGTERM each.
+SAME_WITHIN_S = 1.0
 
 
 class StopRequest(threading.Event):
     """Becomes set at the first signal that ends a process, even while TensorFlow computes.
-
-    SIGTERM and SIGHUP count as one within a second: a session that ends sends both.
 
     A Python signal handler has to wait for the main thread; a thread that reads the wake-up pipe
     does not. It ends the process at the second signal, or at the deadline after `at_the_deadline`.

@@ -78,11 +78,10 @@ def let_others_go_first() -> None:
     for _ in range(100):
         try:
             Path("/proc/self/autogroup").write_text(nice)
+            return
         except BlockingIOError:  # another process has written
             time.sleep(WAIT_S)
         except OSError:  # there is no such file, or it is read-only
-            return
-        else:
             return
 
 
@@ -110,10 +109,10 @@ def import_tensorflow() -> None:
 def start_eager_runtime(threads: int = 1) -> None:
     """Start TensorFlow's eager runtime without messages, if no GPU is wanted.
 
-    Sessions share its `threads`, whatever their own configuration says. By default it would have a
-    thread for each core, which looks for work without a pause for some time after each operation.
+    Graphs with conditions would start it anyway, and report a missing driver of a GPU. Sessions
+    share its `threads`, whatever their own configuration says. By default it would have a thread
+    for each core, which looks for work without a pause for some time after each operation.
     """
-    # Graphs with conditions would start it anyway, and report a missing driver of a GPU.
     import tensorflow
 
     with contextlib.suppress(RuntimeError):  # it has started already
