@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path, PurePosixPath
 from typing import Any
 
-from a3c.cluster.topology import Cluster, Task, count_up, is_loopback, make_cluster, split_address
+from a3c.cluster.topology import Cluster, Task, count_up, is_loopback, split_address
 from a3c.config import Config
 from a3c.config.command_line import parse_file, suggest
 from a3c.errors import UserError
@@ -197,10 +197,8 @@ def place(file: HostFile, config: Config) -> Placement:
     named = {host.name: host for host in file.hosts}
     chosen = {Task("ps", i): named[file.ps[i % len(file.ps)]] for i in range(settings.ps)}
     chosen |= {Task("worker", i): slots[i] for i in range(settings.addresses)}
-    base = settings.base_port or BASE_PORT
-    addresses = count_up([host.address for host in chosen.values()], base)
-    ps, workers = addresses[: settings.ps], addresses[settings.ps :]
-    made = make_cluster(ps, workers, trusted_network=settings.trusted_network)
+    places, base = [host.address for host in chosen.values()], settings.base_port or BASE_PORT
+    made = count_up(places, base, settings.ps, trusted_network=settings.trusted_network)
     return Placement(made, {task.name: host for task, host in chosen.items()}, file)
 
 

@@ -74,23 +74,23 @@ class Plan:
 
 def choose_addresses(config: Config, *, isolated: bool = False) -> Cluster:
     """The addresses of all processes on this machine: free ports, or checked ones from a base."""
-    count = config.cluster.ps + config.cluster.addresses
+    num_ps, count = config.cluster.ps, config.cluster.ps + config.cluster.addresses
     if count > MAX_PROCESSES:
         what = f"{count:,} processes are too many for one machine"
         raise UserError(f"{what}: give --workers {MAX_PROCESSES:,} at most, less --ps")
     base = config.cluster.base_port or (BASE_PORT if isolated else None)
     if base is None:
         addresses = [f"{LOOPBACK}:{port}" for port in topology.free_ports(count)]
-    else:
-        addresses = topology.count_up([LOOPBACK] * count, base)
-        for port in range(base, base + count) if not isolated else ():
-            try:
-                socket.create_server(("", port)).close()
-            except OSError:
-                owner = port_owner(port)
-                by = f" by {owner[1]}, pid {owner[0]}" if owner else ""
-                raise UserError(f"port {port} is in use{by}: give another --base-port") from None
-    return Cluster(tuple(addresses[: config.cluster.ps]), tuple(addresses[config.cluster.ps :]))
+        return Cluster(tuple(addresses[:num_ps]), tuple(addresses[num_ps:]))
+    cluster = topology.count_up([LOOPBACK] * count, base, num_ps, trusted_network=False)
+    for port in range(base, base + count) if not isolated else ():
+        try:
+            socket.create_server(("", port)).close()
+        except OSError:
+            owner = port_owner(port)
+            by = f" by {owner[1]}, pid {owner[0]}" if owner else ""
+            raise UserError(f"port {port} is in use{by}: give another --base-port") from None
+    return cluster
 
 
 def port_owner(port: int) -> tuple[int, str] | None:

@@ -109,8 +109,8 @@ def free_ports(count: int) -> list[int]:
         return ports
 
 
-def count_up(hosts: Sequence[str], base: int) -> list[str]:
-    """An address on each host, with ports that count up from `base` on every host."""
+def count_up(hosts: Sequence[str], base: int, num_ps: int, *, trusted_network: bool) -> Cluster:
+    """A checked cluster, the ps first, with ports that count up from `base` on every host."""
     used: Counter[str] = Counter()
     addresses = []
     for host in hosts:
@@ -120,7 +120,7 @@ def count_up(hosts: Sequence[str], base: int) -> list[str]:
             raise UserError(f"--base-port {base} leaves no room for {most} ports: give a lower one")
         used[host] += 1
         addresses.append(f"{bare}:{port}")
-    return addresses
+    return make_cluster(addresses[:num_ps], addresses[num_ps:], trusted_network=trusted_network)
 
 
 def wait_for_peer(

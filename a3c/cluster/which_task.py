@@ -128,9 +128,8 @@ def resolve_slurm(environ: Mapping[str, str], settings: ClusterConfig) -> tuple[
         # Below the ports that kernels use for outgoing connections. The job's number selects one of
         # 156 ranges of 128 ports, so that jobs on one node seldom collide.
         base = 10_000 + 128 * (_number(environ, "SLURM_JOB_ID") % 156)
-    addresses = count_up([hosts[node] for node in nodes], base)
-    ps, workers = addresses[: settings.ps], addresses[settings.ps :]
-    cluster = make_cluster(ps, workers, trusted_network=settings.trusted_network)
+    places, trusted = [hosts[node] for node in nodes], settings.trusted_network
+    cluster = count_up(places, base, settings.ps, trusted_network=trusted)
     return cluster, Task("ps", me) if me < settings.ps else Task("worker", me - settings.ps)
 
 
