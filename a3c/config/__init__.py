@@ -1,11 +1,10 @@
 """Every setting of a run in frozen dataclasses, each with its default, help text and range."""
 
-import dataclasses
 import functools
 import json
 import os
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field, fields, replace
 from typing import Any, Literal, NamedTuple, Self
 
 from a3c.config.user_code import networks
@@ -399,7 +398,7 @@ class Config:
     cluster: ClusterConfig = field(default_factory=ClusterConfig)
 
     def with_cluster(self, **changes: Any) -> Self:
-        return dataclasses.replace(self, cluster=dataclasses.replace(self.cluster, **changes))
+        return replace(self, cluster=replace(self.cluster, **changes))
 
     @property
     def samples_per_step(self) -> int:
@@ -458,8 +457,7 @@ class Config:
     def for_recurrent(self) -> Self:
         """These settings with at most one minibatch per environment: its steps stay together."""
         minibatches = min(self.share.minibatches, self.share.envs)
-        learning = dataclasses.replace(self.learning, minibatches=minibatches)
-        return dataclasses.replace(self, learning=learning)
+        return replace(self, learning=replace(self.learning, minibatches=minibatches))
 
     @property
     def windows(self) -> dict[str, tuple[int, int]]:
@@ -474,11 +472,11 @@ class Config:
         return windows
 
 
-SECTIONS: dict[str, type] = {f.name: f.default_factory for f in dataclasses.fields(Config)}  # type: ignore[misc]
+SECTIONS: dict[str, type] = {f.name: f.default_factory for f in fields(Config)}  # type: ignore[misc]
 
 
 def to_dict(config: Config) -> dict[str, dict[str, Any]]:
-    return json.loads(json.dumps(dataclasses.asdict(config)))
+    return json.loads(json.dumps(asdict(config)))
 
 
 def identity(config: Config) -> dict[str, Any]:
