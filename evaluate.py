@@ -50,37 +50,20 @@ MAX_SECONDS = 1e6
 def parse(argv: Sequence[str] | None) -> argparse.Namespace:
     """Parse the command line; errors exit with code 2."""
     parser = Parser(prog=PROG, description="Play whole games with a checkpoint.")
-    parser.add_argument(
-        "source", nargs="?", metavar="RUN_OR_CHECKPOINT", help="default: the newest run"
-    )
-    parser.add_argument("--episodes", type=int, default=20, metavar="N", help="whole games (20)")
-    parser.add_argument(
-        "--greedy",
-        action=argparse.BooleanOptionalAction,
-        help="the most probable actions (as the run's --evaluation-greedy says)",
-    )
-    parser.add_argument("--which", choices=("newest", "best"), default="newest")
-    parser.add_argument("--seed", type=int, help="default: the run's own seed")
-    seen = parser.add_mutually_exclusive_group()
-    seen.add_argument(
-        "--record",
-        type=parse_path,
-        nargs="?",
-        const=Path("videos"),
-        metavar="DIR",
-        help="write a video of one game (into ./videos)",
-    )
-    seen.add_argument(
-        "--watch", action="store_true", help="show the games in a window, at their own speed"
-    )
-    parser.add_argument("--format", choices=("mp4", "gif"), help="format of the video (mp4)")
-    parser.add_argument(
-        "--seconds", type=float, metavar="S", help="record only the first S seconds"
-    )
-    parser.add_argument(
-        "--follow", action="store_true", help="play every new checkpoint of a run until it ends"
-    )
-    parser.add_argument("--json", action="store_true", help="print JSON")
+    add, show = parser.add_argument, parser.add_mutually_exclusive_group().add_argument
+    add("source", nargs="?", metavar="RUN_OR_CHECKPOINT", help="default: the newest run")
+    add("--episodes", type=int, default=20, metavar="N", help="whole games (20)")
+    greedy = "the most probable actions (as the run's --evaluation-greedy says)"
+    add("--greedy", action=argparse.BooleanOptionalAction, help=greedy)
+    add("--which", choices=("newest", "best"), default="newest")
+    add("--seed", type=int, help="default: the run's own seed")
+    video, folder = "write a video of one game (into ./videos)", Path("videos")
+    show("--record", type=parse_path, nargs="?", const=folder, metavar="DIR", help=video)
+    show("--watch", action="store_true", help="show the games in a window, at their own speed")
+    add("--format", choices=("mp4", "gif"), help="format of the video (mp4)")
+    add("--seconds", type=float, metavar="S", help="record only the first S seconds")
+    add("--follow", action="store_true", help="play every new checkpoint of a run until it ends")
+    add("--json", action="store_true", help="print JSON")
     given = parser.parse_args(argv)
     if not 1 <= given.episodes <= MAX_EPISODES:
         parser.error(f"--episodes {given.episodes} is refused: give 1 to {MAX_EPISODES}")

@@ -27,9 +27,10 @@ LOOKS = ("filters", "saliency")  # drawn only on request: they need TensorFlow
 def parse(argv: Sequence[str] | None) -> argparse.Namespace:
     """Parse the command line; errors exit with code 2."""
     parser = Parser(prog=PROG, description="Draw how runs went, and what was learned.")
+    add = parser.add_argument
     which = "default: the newest run; for filters and saliency a checkpoint will do"
-    parser.add_argument("runs", nargs="*", metavar="RUN", help=which)
-    parser.add_argument(
+    add("runs", nargs="*", metavar="RUN", help=which)
+    add(
         "--what",
         nargs="+",
         choices=("all", *PICTURES, "info", *LOOKS),
@@ -38,21 +39,17 @@ def parse(argv: Sequence[str] | None) -> argparse.Namespace:
         help=f"all (the default: {', '.join(PICTURES)}, and info where there are --info-metrics); "
         f"of a checkpoint: {', '.join(LOOKS)}",
     )
-    parser.add_argument(
-        "--output",
-        type=parse_path,
-        metavar="DIR",
-        help="default: RUN/plots, for several runs ./plots",
-    )
-    parser.add_argument("--smooth", type=int, metavar="N", help="means over so many games or rows")
-    parser.add_argument("--x", choices=("steps", "wall"), help="only this axis")
-    parser.add_argument(
+    where = "default: RUN/plots, for several runs ./plots"
+    add("--output", type=parse_path, metavar="DIR", help=where)
+    add("--smooth", type=int, metavar="N", help="means over so many games or rows")
+    add("--x", choices=("steps", "wall"), help="only this axis")
+    add(
         "--average",
         choices=("mean", "iqm"),
         help="return, of runs of one task that differ in their seed: mean (the default) or "
         "interquartile mean",
     )
-    parser.add_argument("--format", choices=("png", "svg"), default="png", help="of the files")
+    add("--format", choices=("png", "svg"), default="png", help="of the files")
     arguments = parser.parse_args(argv)
     if arguments.smooth is not None and arguments.smooth < 1:
         parser.error(f"--smooth {arguments.smooth} is refused: give at least 1")
