@@ -29,29 +29,15 @@ def option(
     """
     limits = (*within, None) if positive_up_to is None else (None, positive_up_to, 0.0)
     facts = {"limits": limits, "choices": choices, "everyday": is_everyday}
-
-    def make_field(help_text: str) -> Any:
-        metadata = {"help": help_text, **facts}
-        if isinstance(default, dict):
-            return field(default_factory=default.copy, metadata=metadata)
-        return field(default=default, metadata=metadata)
-
-    return make_field
+    own = {"default_factory": default.copy} if isinstance(default, dict) else {"default": default}
+    return lambda help_text: field(metadata={"help": help_text, **facts}, **own)
 
 
 everyday = functools.partial(option, is_everyday=True)  # `--help` shows it, not only `--help-all`
 unset = functools.partial(option, None)
 switch = option(False)
-
-
-def window_start(what: str) -> Any:
-    text = f"env steps before {what} begins to change (--anneal-start if unset)"
-    return unset((0, None))(text)
-
-
-def window_end(what: str) -> Any:
-    text = f"env steps at which {what} has its last value (--anneal-steps if unset)"
-    return unset((1, None))(text)
+begins = "env steps before {} begins to change (--anneal-start if unset)".format
+ends = "env steps at which {} has its last value (--anneal-steps if unset)".format
 
 
 @dataclass(frozen=True)
@@ -196,8 +182,8 @@ class LearningConfig:
     entropy_weight_final: float | None = unset((0.0, 1e6))(
         "anneal the entropy weight to this at --entropy-anneal-steps"
     )
-    entropy_anneal_start: int | None = window_start("the entropy weight")
-    entropy_anneal_steps: int | None = window_end("the entropy weight")
+    entropy_anneal_start: int | None = unset((0, None))(begins("the entropy weight"))
+    entropy_anneal_steps: int | None = unset((1, None))(ends("the entropy weight"))
     normalize_advantages: bool = switch("scale the advantages of a push to mean 0, deviation 1")
     advantage_horizon: int = option(0, (0, 10**9))(
         "scale advantages by running moments over about so many samples of all workers (0: off)"
@@ -222,8 +208,8 @@ class LearningConfig:
     ratio_limit_final: float | None = unset((0.0, 10.0))(
         "anneal the ratio limit to this at --ratio-limit-anneal-steps"
     )
-    ratio_limit_anneal_start: int | None = window_start("the ratio limit")
-    ratio_limit_anneal_steps: int | None = window_end("the ratio limit")
+    ratio_limit_anneal_start: int | None = unset((0, None))(begins("the ratio limit"))
+    ratio_limit_anneal_steps: int | None = unset((1, None))(ends("the ratio limit"))
     value_clip: float = option(0.0, (0.0, 1e9))(
         "how far a value may move from the one predicted while playing (0: no limit)"
     )
@@ -240,8 +226,8 @@ class LearningConfig:
     epsilon_greedy_final: float = option(0.0, (0.0, 1.0))(
         "anneal that chance to this at --epsilon-anneal-steps"
     )
-    epsilon_anneal_start: int | None = window_start("the chance of random actions")
-    epsilon_anneal_steps: int | None = window_end("the chance of random actions")
+    epsilon_anneal_start: int | None = unset((0, None))(begins("the chance of random actions"))
+    epsilon_anneal_steps: int | None = unset((1, None))(ends("the chance of random actions"))
 
     @property
     def gradient_norms(self) -> tuple[float, ...]:

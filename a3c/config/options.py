@@ -176,15 +176,14 @@ def validate(config: Config) -> Config:
     cluster, network = config.cluster, config.network.network
     _check_learning(config)
     check_minibatches(config, recurrent=is_recurrent(network))
-    most = cluster.max_workers
-    if most is not None and most < cluster.workers:
-        fact = f"max_workers {most} is below workers {cluster.workers}"
+    if cluster.addresses < cluster.workers:
+        fact = f"max_workers {cluster.max_workers} is below workers {cluster.workers}"
         raise UserError(f"{fact}: give more, or fewer --workers")
     if config.share.envs > MAX_ENVS:
         fact = f"envs {config.env.envs} are {config.share.envs:,} for each worker"
         raise UserError(f"{fact}: give at most {MAX_ENVS:,} a worker, or more --workers")
-    silence_s, ps_timeout_s = cluster.heartbeat_timeout_s, cluster.ps_timeout_s
-    if silence_s is not None and silence_s <= ps_timeout_s:
+    silence_s, ps_timeout_s = cluster.worker_timeout_s, cluster.ps_timeout_s
+    if silence_s <= ps_timeout_s:
         what = f"heartbeat_timeout_s {silence_s:g} is not above ps_timeout_s {ps_timeout_s:g}"
         why = "a worker that waits for the ps would count as hung"
         raise UserError(f"{what}: {why}; give more, or a shorter --ps-timeout")

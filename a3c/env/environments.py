@@ -58,19 +58,15 @@ def _register(module: str, subject: str) -> list[str]:
     """Import a module of environments, and call its `register_envs` if it has one; their ids."""
     loaded = user_code.import_module(module, subject)
 
-    def ids() -> list[str]:
-        """The ids of environments whose class or function is from the module or inside it."""
-        found = []
-        for env_id, spec in gymnasium.registry.items():
-            entry = spec.entry_point
-            name = entry if isinstance(entry, str) else getattr(entry, "__module__", "")
-            if f"{name.partition(':')[0]}.".startswith(f"{loaded.__name__}."):
-                found.append(env_id)
-        return found
+    def is_own(env_id: str) -> bool:
+        """Whether the environment's class or function is from the module or inside it."""
+        entry = gymnasium.registry[env_id].entry_point
+        name = entry if isinstance(entry, str) else getattr(entry, "__module__", "")
+        return f"{name.partition(':')[0]}.".startswith(f"{loaded.__name__}.")
 
-    if hasattr(loaded, "register_envs") and not ids():
+    if hasattr(loaded, "register_envs") and not any(map(is_own, gymnasium.registry)):
         loaded.register_envs()
-    return ids()
+    return list(filter(is_own, gymnasium.registry))
 
 
 def make_vec(env_id: str, num_envs: int, config: EnvConfig, render_mode: str | None = None) -> Envs:
