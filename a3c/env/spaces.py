@@ -82,9 +82,7 @@ class _Packing(VectorWrapper[Any, Any, Any, Any, Any]):
         self.single_observation_space = single
         self.observation_space = batch_space(single, self.num_envs)
 
-    def reset(
-        self, *, seed: int | None = None, options: dict[str, Any] | None = None
-    ) -> tuple[Any, dict[str, Any]]:
+    def reset(self, *, seed: int | None = None, options: Any = None) -> tuple[Any, Any]:
         if "reset_mask" not in (options or {}):  # else the other games keep their masks
             self._masks[:] = True
         observations, info = self.env.reset(seed=seed, options=options)
