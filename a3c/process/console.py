@@ -97,7 +97,6 @@ def refuse_system(prog: str, error: OSError) -> int:
 
 
 def discard(stream: TextIO) -> None:
-    """Discard what is written to a stream from now on."""
     nowhere = os.open(os.devnull, os.O_WRONLY)
     os.dup2(nowhere, stream.fileno())
     os.close(nowhere)
@@ -159,7 +158,6 @@ class ProgressLine:
         self._stream = stream or sys.stderr
         self._clock = clock
         self._is_terminal = self._stream.isatty()
-        self._interval_s = 0.5 if self._is_terminal else 10.0
         self._began_at = self._said_at = clock()
 
     def __enter__(self) -> Self:
@@ -172,7 +170,7 @@ class ProgressLine:
     def say(self, text: str) -> None:
         """Show a text, unless the last one is too recent."""
         now = self._clock()
-        if now - self._said_at >= self._interval_s:
+        if now - self._said_at >= (0.5 if self._is_terminal else 10.0):
             self._said_at = now
             columns = shutil.get_terminal_size().columns
             self._write(f"\r{text[: columns - 1]}\x1b[K" if self._is_terminal else f"{text}\n")
