@@ -32,14 +32,14 @@ def server(tmp_path_factory: pytest.TempPathFactory, monkeypatch: Patch) -> Iter
     mine.kill()
 
 
-def sleeper(title: str) -> Pane:
-    return Pane(title, (sys.executable, "-c", "import time; time.sleep(600)"))
+def sleeper(title: str, window: str = "cockpit") -> Pane:
+    return Pane(title, (sys.executable, "-c", "import time; time.sleep(600)"), window)
 
 
 def opened(server: Server, folder: Path, *panes: Pane, run: str = "run", **variables: str) -> None:
     """A session with one window for a run, with the environment of this test and more."""
     environment = {**os.environ, **variables}
-    tmux.open_session(server, run, {"cockpit": panes}, directory=folder, environment=environment)
+    tmux.open_session(server, run, panes, directory=folder, environment=environment)
 
 
 def listed(server: Server, form: str) -> list[str]:
@@ -59,8 +59,12 @@ def test_a_dead_pane_shows_its_output_until_reused(server: Server, tmp_path: Pat
     assert listed(server, "#{pane_id} #{@a3c_title}") == before
     tmux.start_again(server, "another", sleeper("ps-0"))  # has no session
     assert len(listed(server, "#{pane_id}")) == 2
-    tmux.start_again(server, "run", sleeper("worker-1"))  # has no pane yet
-    assert "workers-1 worker-1" in listed(server, "#{window_name} #{@a3c_title}")
+    form = "#{window_name} #{@a3c_title}"
+    tmux.start_again(server, "run", sleeper("worker-1", "workers-1"))  # has no pane yet
+    tmux.start_again(server, "run", sleeper("worker-9", "workers-10"))
+    tmux.start_again(server, "run", sleeper("worker-2", "workers-1"))
+    added = ["workers-1 worker-1", "workers-1 worker-2", "workers-10 worker-9"]
+    assert listed(server, form)[2:] == added
 
 
 def test_runs_of_any_name_have_sessions_of_their_own(server: Server, tmp_path: Path) -> None:

@@ -36,20 +36,17 @@ _WINDOW_OPTIONS |= {"pane-border-status": "top", "pane-border-format": " #{@a3c_
 class Pane(NamedTuple):
     title: str
     argv: tuple[str, ...]
+    window: str = "cockpit"
 
 
 def start(plan: Plan, run: RunDir, script: Path) -> int:
     # Ctrl-C before the cockpit handles it would kill it, and nothing would supervise the run.
     ignore_int = ("sh", "-c", 'trap "" INT; exec "$@"', "sh")
     cockpit = Pane("cockpit", (*ignore_int, sys.executable, str(script), "cockpit", str(run.path)))
-    windows = {"cockpit": [cockpit]}
-    for process in plan.processes:
-        workers = f"workers-{process.task // PANES_A_WINDOW + 1}"
-        window = {"ps": "cockpit", "worker": workers}.get(process.role, process.role)
-        windows.setdefault(window, []).append(pane_of(process, run))
+    panes = [cockpit, *(pane_of(process, run) for process in plan.processes)]
     close_session(server_of(run), run.label)  # a session from before a resume
     server = libtmux.Server()
-    open_session(server, run.label, windows, directory=Path.cwd(), environment=code_environment())
+    open_session(server, run.label, panes, directory=Path.cwd(), environment=code_environment())
     with refusing(run.path):
         write_atomically(run.tmux_socket, socket_of(server))
     command = attach_command(run.label, os.environ)
@@ -63,7 +60,10 @@ def start(plan: Plan, run: RunDir, script: Path) -> int:
 
 def pane_of(process: Process, run: RunDir, restarts: int = 0) -> Pane:
     """The pane of a keeper, which shows its process's output; closing the pane ends both."""
-    return Pane(process.name, tuple(keeper_command(process, run, echo=True, restarts=restarts)))
+    argv = tuple(keeper_command(process, run, echo=True, restarts=restarts))
+    workers = f"workers-{process.task // PANES_A_WINDOW + 1}"
+    window = {"ps": "cockpit", "worker": workers}.get(process.role, process.role)
+    return Pane(process.name, argv, window)
 
 
 def restart(run: RunDir, process: Process, restarts: int) -> None:
@@ -134,7 +134,7 @@ def attach_command(label: str, environ: Mapping[str, str], socket: str | None = 
 def open_session(
     server: libtmux.Server,
     label: str,
-    windows: Mapping[str, Sequence[Pane]],
+    panes: Sequence[Pane],
     *,
     directory: Path,
     environment: Mapping[str, str],
@@ -165,46 +165,38 @@ def open_session(
         if done.returncode or done.stderr:
             said = done.stderr.decode(errors="replace").strip()
             raise UserError(f"tmux refuses the environment: {said or done.returncode}")
-        for name, panes in windows.items():
-            _open_window(server, session, name, panes)
+        for pane in panes:
+            _open_pane(server, session, pane)
         _output(server, "kill-window", "-t", waiting)
-        _output(server, "select-window", "-t", f"{session}:{next(iter(windows))}")
+        _output(server, "select-window", "-t", f"{session}:={panes[0].window}")
     except BaseException:
         server.cmd("kill-session", "-t", session)
         raise
 
 
-def _open_window(server: libtmux.Server, session: str, name: str, panes: Sequence[Pane]) -> None:
-    # Without -d the new window is current, and the options apply to it. They are set in the same
-    # call, before the pane's process can end.
-    new = ("new-window", "-t", f"{session}:", "-n", name)
-    options = [
-        word for pair in _WINDOW_OPTIONS.items() for word in (";", "set-option", "-w", *pair)
-    ]
-    window_id, pane_id = _run_in(server, new, panes[0], *options)
-    for pane in panes[1:]:
-        pane_id = _split(server, window_id, pane_id, pane)
-
-
-def _split(server: libtmux.Server, window: str, last: str, pane: Pane) -> str:
-    """Start a pane after the last pane of a window; return its id."""
-    _, pane_id = _run_in(server, ("split-window", "-d", "-t", last), pane)
-    _output(server, "select-layout", "-t", window, "tiled")  # else the next split has no room
-    return pane_id
-
-
-def _run_in(server: libtmux.Server, command: Sequence[str], pane: Pane, *options: str) -> list[str]:
-    """Start a pane by this command of tmux; return the ids of its window and of itself."""
-    report = ("-P", "-F", "#{window_id} #{pane_id}", "-c", "#{session_path}")
-    ids = _output(server, *command, *report, *map(_escaped, pane.argv), *options).split()
+def _open_pane(server: libtmux.Server, session: str, pane: Pane) -> None:
+    """Start a pane after the last one of its window, or as the first one of a new window."""
+    window = f"{session}:={pane.window}"  # matches the whole name only
+    there = server.cmd("list-panes", "-t", window, "-F", "#{pane_id}").stdout
+    options: list[str] = []
+    if there:
+        new = ["split-window", "-d", "-t", there[-1]]
+    else:
+        # Without -d the new window is current, and the options apply to it. They are set in the
+        # same call, before the pane's process can end.
+        new = ["new-window", "-t", f"{session}:", "-n", pane.window]
+        options = [w for pair in _WINDOW_OPTIONS.items() for w in (";", "set-option", "-w", *pair)]
+    report = ("-P", "-F", "#{pane_id}", "-c", "#{session_path}")
+    pane_id = _output(server, *new, *report, *map(_escaped, pane.argv), *options)
     # Our own option too, because a program may change tmux's title.
-    _output(server, "set-option", "-p", "-t", ids[1], "@a3c_title", pane.title)
-    _output(server, "select-pane", "-t", ids[1], "-T", pane.title)
-    return ids
+    _output(server, "set-option", "-p", "-t", pane_id, "@a3c_title", pane.title)
+    _output(server, "select-pane", "-t", pane_id, "-T", pane.title)
+    if there:
+        _output(server, "select-layout", "-t", pane_id, "tiled")  # else no further split has room
 
 
 def start_again(server: libtmux.Server, label: str, pane: Pane) -> None:
-    """Run a command in the dead pane with the same title, or in a new pane of a worker."""
+    """Run a command in the dead pane with the same title, or in a new pane."""
     session = find_session(server, label)
     if session is None:
         return
@@ -214,15 +206,7 @@ def start_again(server: libtmux.Server, label: str, pane: Pane) -> None:
         if is_dead == "1" and title == pane.title:
             _output(server, "respawn-pane", "-t", pane_id, *map(_escaped, pane.argv))
             return
-    form = "#{window_panes} #{window_id} #{window_name}"
-    lines = server.cmd("list-windows", "-t", session, "-F", form).stdout
-    windows = [line.split() for line in lines if " workers-" in line]
-    room = [window_id for count, window_id, _ in windows if int(count) < PANES_A_WINDOW]
-    if room:
-        last = server.cmd("list-panes", "-t", room[-1], "-F", "#{pane_id}").stdout[-1]
-        _split(server, room[-1], last, pane)
-    else:
-        _open_window(server, session, f"workers-{len(windows) + 1}", [pane])
+    _open_pane(server, session, pane)
 
 
 def close_session(server: libtmux.Server, label: str) -> None:
