@@ -170,8 +170,7 @@ def main() -> int:
     spec = parse(request["keeper"][-1])
     log = Path(spec.log)
     request["places"].setdefault("log", log.stat().st_size if log.exists() else 0)
-    trouble = attach(request, spec, launcher)
-    if trouble:
+    if trouble := attach(request, spec, launcher):
         launcher.send({"trouble": trouble})
     else:
         report(request, spec, launcher)

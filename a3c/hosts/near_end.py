@@ -14,6 +14,7 @@ program, and this starts another remote keeper.
 
 import base64
 import contextlib
+import math
 import os
 import shlex
 import signal
@@ -101,7 +102,7 @@ class RemoteProcess:
         self._host = plan.host_of(process)
         self._log_place: int | None = None  # of the data printed so far; None before it is attached
         self._seen = LastSeen(self._host.name, None, None)
-        self._asked_at: float | None = None
+        self._asked_at = math.inf  # when a signal came
         self._status = -1
 
     def run(self) -> int:
@@ -110,23 +111,22 @@ class RemoteProcess:
         self._note()
         delay_s = 0.5
         while self._status < 0:
-            if self._asked_at is not None and self._log_place is None:
+            if self._asked_at < math.inf and self._log_place is None:
                 return 128 + signal.SIGTERM
             delay_s = 0.5 if self._connect() else min(2 * delay_s, 5.0)
             retry_at = time.monotonic() + delay_s
             while self._status < 0 and time.monotonic() < retry_at:
                 time.sleep(TICK_S)
-                asked_at = self._asked_at
-                if asked_at is not None and time.monotonic() - asked_at > LAST_RETRIES_S:
+                if time.monotonic() - self._asked_at > LAST_RETRIES_S:
                     host, name = self._host.name, self._process.name
                     what = f"{host} can't be reached: {name} may still be running there"
-                    print_line(f"{what}; {_stop_command(self._run)} ends it once {host} is back")
+                    remedy = f"{stop_command(self._run.path)} ends it once {host} is back"
+                    print_line(f"{what}; {remedy}")
                     self._status = 128 + signal.SIGTERM
         return self._status
 
     def _on_signal(self, _number: int, _frame: object) -> None:
-        if self._asked_at is None:
-            self._asked_at = time.monotonic()
+        self._asked_at = min(self._asked_at, time.monotonic())
 
     def _connect(self) -> bool:
         """Follow over one connection until it ends; return whether the host answered."""
@@ -156,7 +156,7 @@ class RemoteProcess:
                 now = time.monotonic()
                 if not answered and now - began > FIRST_ANSWER_S:
                     break
-                if self._asked_at is not None and not asked:
+                if self._asked_at < math.inf and not asked:
                     asked = True
                     link.send({"do": "stop"})
                 if now - pinged > 5.0:
@@ -209,7 +209,7 @@ class RemoteProcess:
 
     def _end(self, state: str | None) -> None:
         """Handle the end of the remote keeper; `state` is None if it recorded no reason."""
-        if self._asked_at is not None:
+        if self._asked_at < math.inf:
             self._status = 128 + signal.SIGTERM
         elif state == "done" or (state == "stopped" and self._process.role == "worker"):
             self._status = EXIT_OK
@@ -266,12 +266,12 @@ def end_remote(run: RunDir, *, now: bool) -> list[str]:
                     path.unlink(missing_ok=True)
     if troubles:
         what = f"{'; '.join(troubles)}: processes of {run.name} may still be running there"
-        raise UserError(f"{what}; give {_stop_command(run)} again later")
+        raise UserError(f"{what}; give {stop_command(run.path)} again later")
     return ended
 
 
-def _stop_command(run: RunDir) -> str:
-    return f"`{console.command('launch_cluster.py')} stop {shlex.quote(str(run.path))}`"
+def stop_command(path: Path) -> str:
+    return f"`{console.command('launch_cluster.py')} stop {shlex.quote(str(path))}`"
 
 
 def main() -> int:

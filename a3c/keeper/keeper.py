@@ -31,10 +31,10 @@ from signal import SIGCHLD, SIGHUP, SIGINT, SIGQUIT, SIGTERM, SIGUSR1
 from typing import Any
 
 from a3c.errors import EXIT_OK, EXIT_RETRY, EXIT_USAGE, UserError
-from a3c.keeper import namespaces, spawn
+from a3c.keeper import namespaces
 from a3c.keeper.capture import Capture, Echo, Tail
 from a3c.keeper.restarts import RestartPolicy, classify_exit
-from a3c.keeper.spawn import Child
+from a3c.keeper.spawn import Child, Guardian
 from a3c.keeper.spec import KeeperSpec, parse
 from a3c.process import heartbeat, process_records
 from a3c.process.environment import is_unwanted
@@ -89,8 +89,7 @@ class Keeper:
         self._capture = _open_output(self._spec)
         if self._spec.network:
             namespaces.join(self._spec.network)
-        self._guardian = spawn.Guardian()
-        spawn.adopt_orphans()
+        self._guardian = Guardian()
         try:
             # Signals become bytes on a pipe, so that none is lost and none interrupts other work.
             wake, sink = os.pipe()
@@ -127,7 +126,7 @@ class Keeper:
             child.read()
             code = child.collect()
             if code is not None:
-                spawn.end_adopted(known={self._guardian.pid})
+                self._guardian.end_adopted()
                 child.close()
                 self._child = None
                 self._guardian.watch(0)
@@ -242,7 +241,7 @@ class Keeper:
         if self._spec.parent not in (None, os.getppid()) and not self._stopping:
             self._stop("parent")
         if self._child is not None:
-            spawn.reap_adopted(known={self._guardian.pid, self._child.pid})
+            self._guardian.reap_adopted(self._child.pid)
             if self._child.tick():
                 self._capture.note(f"{self._spec.name} did not end, and is killed")
             self._check_health(self._child, elapsed_s)

@@ -21,7 +21,6 @@ import os
 import socket
 import struct
 import sys
-from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 from a3c.errors import UserError
@@ -88,8 +87,12 @@ def join(path: Path) -> None:
         with open(os.open(path, flags, 0o600), "a+b") as file:  # noqa: PTH123
             fcntl.flock(file, fcntl.LOCK_EX)
             file.seek(0)
+            members: list[Identity] = []
+            for line in file:
+                with contextlib.suppress(ValueError, TypeError):  # half a line of a killed keeper
+                    members.append(from_json(Identity, json.loads(line)))
             try:
-                is_first = not any(map(enter, _members(file)))
+                is_first = not any(map(enter, members))
                 if is_first:
                     create()
             except OSError as error:
@@ -102,12 +105,6 @@ def join(path: Path) -> None:
             file.write(json.dumps(own and dataclasses.asdict(own)).encode() + b"\n")
     except OSError as error:
         raise UserError(f"cannot write {path}: {error.strerror}; give another directory") from None
-
-
-def _members(lines: Iterable[bytes]) -> Iterator[Identity]:
-    for line in lines:
-        with contextlib.suppress(ValueError, TypeError):  # a killed keeper can leave half a line
-            yield from_json(Identity, json.loads(line))
 
 
 def main() -> int:

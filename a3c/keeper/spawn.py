@@ -131,9 +131,12 @@ def signal_group(pgid: int, signum: int) -> None:
 
 
 class Guardian:
-    """A shell that kills the watched group when this process has ended."""
+    """A shell that kills the watched group when this process has ended, and adopted orphans."""
 
     def __init__(self) -> None:
+        """Make this process the parent of its orphaned descendants, where the kernel lists them."""
+        if _CHILDREN.exists():
+            _prctl(_PR_SET_CHILD_SUBREAPER, 1)
         self._shell = subprocess.Popen(
             ["/bin/sh", "-c", _GUARD],
             stdin=subprocess.PIPE,
@@ -142,12 +145,30 @@ class Guardian:
             start_new_session=True,
         )
         assert self._shell.stdin
-        self.pid, self._sink = self._shell.pid, self._shell.stdin.fileno()
+        self._sink = self._shell.stdin.fileno()
 
     def watch(self, pgid: int) -> None:
         """Watch this group from now on; 0 means none."""
         with contextlib.suppress(BrokenPipeError):
             os.write(self._sink, b"%d\n" % pgid)
+
+    def reap_adopted(self, child: int = 0) -> list[int]:
+        """Reap adopted processes that ended; returns the others, without the keeper's `child`."""
+        alive = []
+        children = _CHILDREN.read_text() if _CHILDREN.exists() else ""
+        for pid in set(map(int, children.split())) - {child, self._shell.pid}:
+            with contextlib.suppress(ChildProcessError):
+                if os.waitpid(pid, os.WNOHANG)[0] == 0:
+                    alive.append(pid)
+        return alive
+
+    def end_adopted(self) -> None:
+        """Kill adopted processes, and the orphans that their death adds, for at most a second."""
+        deadline = time.monotonic() + 1.0
+        while (alive := self.reap_adopted()) and time.monotonic() < deadline:
+            for pid in alive:
+                os.kill(pid, signal.SIGKILL)
+            time.sleep(0.005)
 
     def close(self) -> None:
         """End the guardian; it first kills the group that it watches, if any."""
@@ -161,32 +182,6 @@ def die_with(parent: int) -> None:
         os._exit(127)
 
 
-def adopt_orphans() -> None:
-    """Make this process the parent of its orphaned descendants, where the kernel lists them."""
-    if _CHILDREN.exists():
-        _prctl(_PR_SET_CHILD_SUBREAPER, 1)
-
-
 def _prctl(option: int, value: int) -> None:
     # prctl is variadic in C, so all arguments must be passed, each as a long.
     ctypes.CDLL(None).prctl(option, *(ctypes.c_ulong(n) for n in (value, 0, 0, 0)))
-
-
-def reap_adopted(known: set[int]) -> list[int]:
-    """Reap adopted children that ended; returns the others, without the pids in `known`."""
-    alive = []
-    children = _CHILDREN.read_text() if _CHILDREN.exists() else ""
-    for pid in set(map(int, children.split())) - known:
-        with contextlib.suppress(ChildProcessError):
-            if os.waitpid(pid, os.WNOHANG)[0] == 0:
-                alive.append(pid)
-    return alive
-
-
-def end_adopted(known: set[int]) -> None:
-    """Kill adopted children, and the orphans that their death adds, for at most a second."""
-    deadline = time.monotonic() + 1.0
-    while (alive := reap_adopted(known)) and time.monotonic() < deadline:
-        for pid in alive:
-            os.kill(pid, signal.SIGKILL)
-        time.sleep(0.005)

@@ -4,7 +4,6 @@ import argparse
 import logging
 import math
 import secrets
-import shlex
 import shutil
 import time
 from collections.abc import Iterator, Sequence
@@ -23,7 +22,7 @@ from a3c.hosts import near_end, probe
 from a3c.hosts.near_end import Connection
 from a3c.keeper.spec import Process
 from a3c.launch.preflight import shortages
-from a3c.process.console import command, table
+from a3c.process.console import table
 from a3c.process.process_records import write_atomically
 from a3c.run.rundir import RunDir
 
@@ -186,9 +185,8 @@ def check(plan: Plan, config: Config, at_work: Sequence[Process] = ()) -> None:
     run = RunDir(Path(plan.run_dir))
     doubtful = [] if at_work else [host.name for host in near_end.unconfirmed_hosts(run)]
     if doubtful:  # of an earlier session, as after a crash here
-        stop = f"{command('launch_cluster.py')} stop {shlex.quote(str(run.path))}"
-        names = ", ".join(doubtful)
-        found.append(f"{run.name} may still be running on {names}: end it with `{stop}`")
+        what = f"{run.name} may still be running on {', '.join(doubtful)}"
+        found.append(f"{what}: end it with {near_end.stop_command(run.path)}")
     for line in found[:-1]:
         log.error("%s", line)
     if found:

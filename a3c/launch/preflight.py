@@ -2,7 +2,6 @@
 
 import logging
 import os
-import shlex
 import subprocess
 import sys
 from collections.abc import Iterator, Sequence
@@ -12,10 +11,11 @@ from typing import NamedTuple
 from a3c.cluster.plan import Plan
 from a3c.config import Config, command_line, user_code
 from a3c.errors import EXIT_OK, EXIT_USAGE, UserError
+from a3c.hosts.near_end import stop_command
 from a3c.keeper.spec import Process
 from a3c.play.window import missing_display
 from a3c.process import process_records
-from a3c.process.console import command, count
+from a3c.process.console import count
 from a3c.process.environment import code_environment, process_environment
 from a3c.run.rundir import REPOSITORY, Room, RunDir, copied_from, room
 
@@ -94,17 +94,17 @@ def shortages(
 
 def check_left_over(run: RunDir) -> None:
     """Raise UserError if old keepers or processes of the run still run here; end none of them."""
-    stop = f"{command('launch_cluster.py')} stop {shlex.quote(str(copied_from(run) or run.path))}"
     for record in process_records.read_records(run.path):
         if record.host != process_records.this_host():
             continue
         if process_records.keeper_lives(record):
-            who, remedy = f" with its keeper, pid {record.keeper.pid}", stop
+            who = f" with its keeper, pid {record.keeper.pid}"
+            remedy = stop_command(copied_from(run) or run.path)
         elif process_records.is_alive(record):
-            who, remedy = f", pid {record.pid}, whose keeper is gone", f"kill {record.pid}"
+            who, remedy = f", pid {record.pid}, whose keeper is gone", f"`kill {record.pid}`"
         else:
             continue
-        raise UserError(f"{run.name} is still running: {record.name}{who}: end it with `{remedy}`")
+        raise UserError(f"{run.name} is still running: {record.name}{who}: end it with {remedy}")
 
 
 def isolation_warning(wanted: str, *, across_hosts: bool) -> str | None:

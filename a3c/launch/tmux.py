@@ -1,7 +1,7 @@
 """tmux mode: a run in panes of the user's own tmux server; the first pane supervises it.
 
-Commands address sessions, windows and panes by tmux's ids ($1, @2, %3), because a name might match
-another session. Only options of our own session, windows and panes are set.
+Commands address sessions and panes by tmux's ids ($1, %3), because a name might match another
+session. Only options of our own session, windows and panes are set.
 """
 
 import contextlib
