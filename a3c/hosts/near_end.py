@@ -26,9 +26,8 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from a3c.cluster import plan as planning
 from a3c.cluster.hostfile import Host, directory_of, ssh_command
-from a3c.cluster.plan import Plan
+from a3c.cluster.plan import Plan, keeper_spec
 from a3c.errors import EXIT_CRASH, EXIT_FATAL, EXIT_OK, EXIT_USAGE, UserError
 from a3c.hosts.far_end import TICK_S, Channel
 from a3c.keeper.capture import write_all
@@ -138,7 +137,7 @@ class RemoteProcess:
             if path.is_file():
                 places[str(path.relative_to(self._run.path))] = path.stat().st_size
         request = {
-            "keeper": planning.keeper_spec(self._process, there).command(host.python),
+            "keeper": keeper_spec(self._process, there).command(host.python),
             "places": places,
             "unless_ended": self._log_place is not None,
         }

@@ -15,15 +15,13 @@ import statistics
 from collections.abc import Iterable, Mapping, Sequence
 
 from a3c.config import command_line
-from a3c.config.command_line import Layer
 from a3c.config.options import OPTIONS, flat
 from a3c.errors import UserError
 from a3c.process import process_records
 from a3c.process.console import count, table
 from a3c.run import rundir
-from a3c.run.rundir import REPOSITORY
 
-RESULTS = REPOSITORY / "benchmarks" / "results"
+RESULTS = rundir.REPOSITORY / "benchmarks" / "results"
 MEASURED_WITH = 2  # workers
 
 
@@ -98,7 +96,7 @@ def _rows(name: str) -> list[dict[str, str]]:
         return list(csv.DictReader(line for line in file if not line.startswith("#")))
 
 
-def _print_settings(layers: Sequence[tuple[str, Layer]]) -> None:
+def _print_settings(layers: Sequence[tuple[str, command_line.Layer]]) -> None:
     values = flat(command_line.merge([layer for _, layer in layers]))
     rows: list[tuple[str, ...]] = [("setting", "value", "from")]
     for name, value in values.items():

@@ -19,7 +19,6 @@ from a3c.config import Config, command_line
 from a3c.config.options import validate
 from a3c.errors import UserError
 from a3c.hosts import near_end, probe
-from a3c.hosts.near_end import Connection
 from a3c.keeper.spec import Process
 from a3c.launch.preflight import shortages
 from a3c.process.console import table
@@ -104,13 +103,13 @@ def ask(plan: Plan, at_work: Sequence[Process] = ()) -> list[Answer]:
     cluster = [process for process in plan.processes if process.role in ("ps", "worker")]
     answers = [Answer(h, [p for p in cluster if p.host == h.name]) for h in plan.hosts]
     answers = [answer for answer in answers if answer.host.is_here or answer.processes]
-    links: list[Connection] = []
+    links: list[near_end.Connection] = []
     try:
         source = Path(probe.__file__).read_bytes()
         for answer in answers:
             host = answer.host
             argv = (host.python, "-c", _LOAD, str(len(source)))
-            links.append(Connection(argv if host.is_here else ssh_command(host, argv)))
+            links.append(near_end.Connection(argv if host.is_here else ssh_command(host, argv)))
             ports = [split_address(process.address)[1] for process in answer.processes]
             task = {"directory": host.directory, "ports": ports, "token": answer.token}
             links[-1].send(task, before=source)
@@ -135,7 +134,7 @@ def ask(plan: Plan, at_work: Sequence[Process] = ()) -> list[Answer]:
     return answers
 
 
-def _receive(answer: Answer, link: Connection, deadline: float) -> dict[str, Any] | None:
+def _receive(answer: Answer, link: near_end.Connection, deadline: float) -> dict[str, Any] | None:
     """The next answer of a host; None if it has failed, with the reason as its trouble."""
     if answer.trouble:
         return None

@@ -26,7 +26,6 @@ from a3c.play import locate
 from a3c.process import process_records
 from a3c.process.console import command, count, discard, format_mean, relative_path
 from a3c.run import checkpoint
-from a3c.run.checkpoint import CANDIDATE, Manifest, is_over
 from a3c.run.rows import RowFollower, latest, losses, newest_step, parse_row
 from a3c.run.rundir import REPOSITORY, RunDir
 from a3c.watch.snapshot import Curve, one_line
@@ -146,7 +145,7 @@ class ProgressLog:
 
 def conclude(run: RunDir, config: Config, outcome: Outcome, interruption: Interruption) -> int:
     """Write `summary.json`, print how the run ended, and return the run's exit code."""
-    shutil.rmtree(run.path / CANDIDATE, ignore_errors=True)  # left by a chief that was killed
+    shutil.rmtree(run.path / checkpoint.CANDIDATE, ignore_errors=True)  # of a killed chief
     newest = None
     with contextlib.suppress(UserError):  # all are damaged
         newest = checkpoint.newest_valid(run.checkpoints)
@@ -154,7 +153,7 @@ def conclude(run: RunDir, config: Config, outcome: Outcome, interruption: Interr
     last_step = max(checkpoint.by_step(run.checkpoints), default=0)
     manifest = newest[1] if newest and newest[1].step >= last_step else None
     # A signal, or `stop`, may come before the goal or just after it.
-    state = "done" if manifest and is_over(manifest, config.run) else "stopped"
+    state = "done" if manifest and checkpoint.is_over(manifest, config.run) else "stopped"
     if outcome.failed:
         state = "failed"
         record = process_records.read_record(run.record(outcome.failed))
@@ -210,7 +209,7 @@ def _run_script(interruption: Interruption, script: str, *arguments: str) -> str
 def summarise(
     run: RunDir,
     state: str,
-    newest: tuple[Path, Manifest] | None,
+    newest: tuple[Path, checkpoint.Manifest] | None,
     evaluation: dict[str, Any] | None,
     goal: float | None = None,
 ) -> dict[str, Any]:

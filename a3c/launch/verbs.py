@@ -87,7 +87,6 @@ def logs(arguments: argparse.Namespace) -> None:
     followers: dict[Path, RowFollower] = {}
     while True:
         files = [found.log(wanted)] if wanted else sorted((found.path / "logs").glob("*.log"))
-        prefix = len(files) > 1
         for file in files:  # also those of processes that started later
             try:
                 file.open("rb").close()
@@ -96,7 +95,7 @@ def logs(arguments: argparse.Namespace) -> None:
                 raise UserError(f"{file} can't be read ({why}): make it readable") from None
             for line in followers.setdefault(file, RowFollower(file)).lines():
                 for text in line.decode(errors="replace").splitlines() or [""]:
-                    print(f"{file.stem:12} {text}" if prefix else text)
+                    print(f"{file.stem:12} {text}" if files[1:] else text)
             sys.stdout.flush()
         if not arguments.follow:
             return
@@ -290,10 +289,6 @@ def cockpit(arguments: argparse.Namespace) -> int:
             return run_summary.supervise(plan, keepers, found, config, interruption)
 
 
-def completion(_arguments: argparse.Namespace) -> None:
-    print(catalogue.BASH, end="")
-
-
 def _argument(*names: str, **settings: Any) -> tuple[tuple[str, ...], dict[str, Any]]:
     return names, settings
 
@@ -341,5 +336,7 @@ VERBS: dict[str, Verb] = {
         catalogue.config, "every setting with these flags, and where its value comes from"
     ),
     "envs": Verb(catalogue.environments, "the environments that are installed", [PATTERN]),
-    "completion": Verb(completion, 'for bash: eval "$(... completion)"'),
+    "completion": Verb(
+        lambda _: print(catalogue.BASH, end=""), 'for bash: eval "$(... completion)"'
+    ),
 }
