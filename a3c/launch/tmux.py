@@ -46,7 +46,7 @@ def start(plan: Plan, run: RunDir, script: Path) -> int:
     panes = [cockpit, *(pane_of(process, run) for process in plan.processes)]
     close_session(server_of(run), run.label)  # a session from before a resume
     server = libtmux.Server()
-    open_session(server, run.label, panes, directory=Path.cwd(), environment=code_environment())
+    open_session(server, run.label, panes)
     with refusing(run.path):
         write_atomically(run.tmux_socket, socket_of(server))
     command = attach_command(run.label, os.environ)
@@ -131,16 +131,9 @@ def attach_command(label: str, environ: Mapping[str, str], socket: str | None = 
     return [*elsewhere, "tmux", *(["-S", socket] if socket else []), "attach-session", *target]
 
 
-def open_session(
-    server: libtmux.Server,
-    label: str,
-    panes: Sequence[Pane],
-    *,
-    directory: Path,
-    environment: Mapping[str, str],
-) -> None:
-    """Open a detached session; UserError if its name is taken. Its processes get `environment`."""
-    folder = re.sub(r"#(?!#*\[)", "##", str(directory))  # tmux expands all of its forms but `#[`
+def open_session(server: libtmux.Server, label: str, panes: Sequence[Pane]) -> None:
+    """Open a detached session with our folder and environment; UserError if its name is taken."""
+    folder = re.sub(r"#(?!#*\[)", "##", str(Path.cwd()))  # tmux expands all of its forms but `#[`
     # A session needs a window: the first one stays until the environment is set.
     session, waiting = _output(
         server,
@@ -156,7 +149,7 @@ def open_session(
         special = str.maketrans({"'": r"'\''", "\n": "'\"\\n\"'", "\udcff": "'\"\\377\"'"})
         lines = [
             " ".join(f"'{word.translate(special)}'" for word in ("-t", session, key, value))
-            for key, value in environment.items()
+            for key, value in code_environment().items()
             if key not in _NOT_PASSED_ON and not is_unwanted(key)
         ]
         text = os.fsencode("".join(f"set-environment {line}\n" for line in lines))
