@@ -199,6 +199,14 @@ def test_optuna_goes_by_results_and_resumes_its_storage(tmp_path: Path, trained:
     assert (tmp_path / "out" / "optuna.db").exists()
 
 
+def test_optuna_chooses_for_trials_that_end_at_the_same_time(
+    tmp_path: Path, trained: Trained
+) -> None:
+    vary = "optuna = true\ntrials = 24\n[vary]\nlearning_rate = { low = 1e-6, high = 1 }\n"
+    assert sweep.run(sweep.read(written(tmp_path, vary)), tmp_path / "out", (), 8) == 0
+    assert len({row["learning_rate"] for row in rows(tmp_path / "out")}) == 24
+
+
 # A sweep of two trials, each of which sleeps instead of training.
 ASLEEP = """
 import sys

@@ -277,11 +277,12 @@ def run(
     trials: list[Trial] = []
     turn = threading.Lock()
 
-    def work(number: int) -> None:
+    def work(_: Values) -> None:
         if trainer.signal:
             return
         try:
             with turn:
+                number = len(trials)  # Optuna counts in this order, not in that of the pool
                 values = study.choose(number) if study else settings[number]
                 trial = Trial(folder / f"{number:03}", values)
                 trials.append(trial)
@@ -295,7 +296,7 @@ def run(
             raise
 
     with ThreadPoolExecutor(at_once) as pool:
-        list(pool.map(work, range(len(settings))))
+        list(pool.map(work, settings))
     if not trials:  # the signal came before the first one
         return 128 + trainer.signal
     trials.sort(key=lambda trial: (trial.rank, trial.path.name))  # equal ones by number
