@@ -251,6 +251,14 @@ def test_a_deleted_directory_is_told_once(run: RunDir, monkeypatch: Patch, caplo
     assert caplog.text.count("config.json is gone: the run can't be resumed; end it") == 1
 
 
+def test_a_plan_that_cannot_be_read_ends_no_run(run: RunDir) -> None:
+    supervisor = module.Supervisor(plan(run), Scripted(run, {NAME: 9}), run, module.Interruption())
+    run.wanted.mkdir()
+    (run.wanted / "worker-2").touch()
+    supervisor.poll()
+    assert not list(run.wanted.iterdir())
+
+
 def test_a_keeper_without_a_process_is_tried_again(run: RunDir, monkeypatch: Patch) -> None:
     refusals, popen = [errno.EAGAIN] * 2, subprocess.Popen
 

@@ -313,7 +313,7 @@ class Supervisor:
                 kept.due_at, kept.started_at = None, now
                 record = process_records.read_record(self._run.record(name))
                 self._keepers.start_again(kept.process, record.restarts + 1 if record else 1)
-        with contextlib.suppress(OSError):  # a disk that can't be read ends no run
+        with contextlib.suppress(OSError, UserError):  # a disk that can't be read ends no run
             for path in sorted(self._run.wanted.glob("worker-*")):
                 path.unlink()  # unless `add` takes it back
                 for process in Plan.load(self._run).of_role("worker"):
