@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from a3c.config import LearningConfig
 from a3c.run import checkpoint
 from a3c.server import optimizers
-from a3c.server.optimizers import OwnStatistics
+from a3c.server.optimizers import own_step
 from tests.graphs import run
 
 Array = NDArray[np.floating]
@@ -67,8 +67,8 @@ CONFIGS = [
 def test_steps_match_numpy(config: LearningConfig) -> None:
     """The steps on the ps are made by the same function."""
     gradients = list(np.random.default_rng(0).normal(size=(len(RATES), 9)).astype(np.float32))
-    own = OwnStatistics(replace(config, optimizer_statistics="per-worker"), 9)
-    parameters = 1 - sum(own.step(*step) for step in zip(gradients, RATES, strict=True))
+    own = own_step(replace(config, optimizer_statistics="per-worker"), 9)
+    parameters = 1 - sum(own(*step)[0] for step in zip(gradients, RATES, strict=True))
     expected = REFERENCES[config.optimizer](config, gradients)
     np.testing.assert_allclose(parameters, expected, rtol=1e-5, atol=1e-6)
 

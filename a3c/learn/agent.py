@@ -20,7 +20,6 @@ from a3c.learn.returns import RETURN_STATISTICS_SIZE
 from a3c.net import observations
 from a3c.net.distributions import FORBIDDEN
 from a3c.net.network import Network
-from a3c.net.observations import channels_last, channels_last_space
 from a3c.server import optimizers, sessions
 
 SCOPE = "network"
@@ -53,13 +52,13 @@ class Gradient(NamedTuple):
     # [P], clipped unless the ps gathers pushes and clips their mean. With an optimizer for the
     # value loss it is [2 P]: the gradient of the policy's loss, then that of the value loss.
     flat: np.ndarray
-    norm: float  # before clipping
-    parts: dict[str, float]
+    parts: dict[str, float]  # of the loss, and the norm before clipping
 
     @property
     def is_finite(self) -> bool:
         """Whether the gradient may be pushed: one NaN or Inf would stay on the ps forever."""
-        return bool(np.isfinite(self.norm) and np.isfinite(self.parts["loss/total"]))
+        shown = self.parts["train/gradient_norm"], self.parts["loss/total"]
+        return bool(np.isfinite(shown).all())
 
 
 class Agent:
@@ -79,13 +78,11 @@ class Agent:
         self.network = network
         self.space = observation_space
         self._config = config
-        of_observations = observations.statistics_size(observation_space)
         # The lengths of running statistics, in their order, by the settings that keep them.
-        sizes = {
-            "normalize_observations": of_observations,
+        self.statistics_sizes = sizes = {
+            "normalize_observations": observations.statistics_size(observation_space),
             "normalize_rewards": RETURN_STATISTICS_SIZE,
         }
-        self.statistics_sizes = sizes
         self.statistics_size = sum(sizes[name] for name in sizes if getattr(config.env, name))
         self._graph = tf.Graph()
         with self._graph.as_default():
@@ -94,7 +91,7 @@ class Agent:
             known = optimizers.held("observation_statistics", size, tf.float64)
             self._normal: Any = None  # the part of them that observations are normalised by
             if config.env.normalize_observations:
-                self._normal = known[:of_observations]
+                self._normal = known[: sizes["normalize_observations"]]
             self._inputs, self._outputs = self._build_acting(greedy)
             self._variables = tf.compat.v1.trainable_variables()
             if config.learning.has_critic_settings:  # value-only parameters come last
@@ -129,27 +126,22 @@ class Agent:
     def initial_state(self, batch: int) -> np.ndarray:
         return np.zeros((batch, self.network.state_size), np.float32)
 
-    def act(self, observations_: np.ndarray, state: np.ndarray, starts: np.ndarray) -> Action:
-        return Action(*self._act(channels_last(observations_, self.space), state, starts))
+    def act(self, observed: np.ndarray, state: np.ndarray, starts: np.ndarray) -> Action:
+        return Action(*self._act(observations.channels_last(observed, self.space), state, starts))
 
-    def value(self, observations_: np.ndarray, state: np.ndarray, starts: np.ndarray) -> np.ndarray:
+    def value(self, observed: np.ndarray, state: np.ndarray, starts: np.ndarray) -> np.ndarray:
         """Values of `[B, ...]` observations; the recurrent state is not advanced."""
-        (values,) = self._value(channels_last(observations_, self.space), state, starts)
-        return values
+        return self._value(observations.channels_last(observed, self.space), state, starts)[0]
 
-    def values(
-        self, observations_: np.ndarray, state: np.ndarray, starts: np.ndarray
-    ) -> np.ndarray:
+    def values(self, observed: np.ndarray, state: np.ndarray, starts: np.ndarray) -> np.ndarray:
         """Values `[T, B]` of `[T, B, ...]` observations; `state` is that before the first row."""
-        (values,) = self._values(channels_last(observations_, self.space), state, starts)
-        return values
+        return self._values(observations.channels_last(observed, self.space), state, starts)[0]
 
     def gradient(self, batch: Batch, entropy_weight: float, ratio_limit: float) -> Gradient:
         """The gradient of one batch; `ratio_limit` counts only where one is configured."""
-        fed = channels_last(batch.observations, self.space)
+        fed = observations.channels_last(batch.observations, self.space)
         flat, numbers = self._differentiate(fed, *batch[1:], entropy_weight, ratio_limit)
-        norm, *parts = numbers.tolist()
-        return Gradient(flat, norm, dict(zip(self._part_names, parts, strict=True)))
+        return Gradient(flat, dict(zip(self._part_names, numbers.tolist(), strict=True)))
 
     def load(self, flat: np.ndarray, statistics: np.ndarray) -> None:
         if flat.size != self._num_parameters or statistics.size != self.statistics_size:
@@ -175,8 +167,7 @@ class Agent:
 
     def most_probable(self, policy_parameters: np.ndarray) -> np.ndarray:
         """The most probable actions by an `Action`'s policy parameters."""
-        (actions,) = self._mode(policy_parameters)
-        return actions
+        return self._mode(policy_parameters)[0]
 
     def frozen(self, *, greedy: bool) -> tuple[Any, dict[str, Any], dict[str, Any]]:
         """A graph that acts with the weights as constants, its inputs and its outputs.
@@ -196,13 +187,12 @@ class Agent:
         )
         statistics = None if self._normal is None else self._session.run(self._normal)
         with tf.Graph().as_default() as graph:
-            given = tf.compat.v1.placeholder(
-                self.space.dtype, [None, *self.space.shape], "observations"
-            )
-            is_fed = channels_last_space(self.space) is self.space
+            space = self.space
+            given = tf.compat.v1.placeholder(space.dtype, [None, *space.shape], "observations")
+            is_fed = observations.channels_last_space(space) is space
             fed = given if is_fed else tf.transpose(given, [0, 2, 3, 1])
             floats = tf.cast(given, tf.float32)[None]
-            prepared = observations.prepare(floats, self.space, statistics)
+            prepared = observations.prepare(floats, space, statistics)
             instead = {self._inputs[0].name: fed, PREPARED: prepared}
             tf.import_graph_def(constants, instead, name="agent")
 
@@ -211,15 +201,16 @@ class Agent:
 
         return graph, {"observations": given, **imported(inputs)}, imported(outputs)
 
-    def observation_statistics(self, observations_: np.ndarray, mask: np.ndarray) -> np.ndarray:
+    def observation_statistics(self, observed: np.ndarray, mask: np.ndarray) -> np.ndarray:
         """The rollout's contribution to the observation statistics, as one float64 vector."""
         if self._normal is None:
             return np.zeros(0)
-        return observations.moments(observations_, mask, self.space)
+        return observations.moments(observed, mask, self.space)
 
     def _forward(self, inputs: Any, state: Any, starts: Any) -> Any:
         with tf.name_scope("prepare"):  # name scopes only make the graph readable
-            prepared = observations.prepare(inputs, channels_last_space(self.space), self._normal)
+            space = observations.channels_last_space(self.space)
+            prepared = observations.prepare(inputs, space, self._normal)
             prepared = tf.identity(prepared, "observations")
         with tf.compat.v1.variable_scope(SCOPE, reuse=tf.compat.v1.AUTO_REUSE, use_resource=True):
             output = self.network.forward(prepared, state, starts)
@@ -230,7 +221,7 @@ class Agent:
         return output._replace(policy_parameters=logits)
 
     def _build_acting(self, greedy: bool) -> tuple[list[Any], Any]:
-        shape = channels_last_space(self.space).shape
+        shape = observations.channels_last_space(self.space).shape
         inputs = tf.compat.v1.placeholder(self.space.dtype, [None, *shape], "observations")
         state = tf.compat.v1.placeholder(tf.float32, [None, self.network.state_size], "state")
         starts = tf.compat.v1.placeholder(tf.bool, [None], "starts")
@@ -283,7 +274,7 @@ class Agent:
         factors = map(optimizers.clipped, norms, limits)
         flat = tf.concat([p * factor for p, factor in zip(parts, factors, strict=True)], axis=0)
         norm = norms[0] if len(norms) == 1 else tf.norm(norms)
-        self._part_names = tuple(f"loss/{name}" for name in loss)
+        self._part_names = ["train/gradient_norm", *(f"loss/{name}" for name in loss)]
         numbers = tf.stack([norm, *loss.values()])  # one fetch is cheaper than ten
         value_inputs = [batch.observations, batch.state, batch.starts]
         return [*batch, entropy_weight, ratio_limit], [flat, numbers], value_inputs, output.values
@@ -301,22 +292,19 @@ class Agent:
             )
 
     def _fed_batch(self) -> Batch:
-        policy, space = self.network.policy, channels_last_space(self.space)
+        policy, space = self.network.policy, observations.channels_last_space(self.space)
 
         def samples(dtype: Any, shape: Iterable[int] = ()) -> Any:
             return tf.compat.v1.placeholder(dtype, [None, None, *shape])
 
+        numbers = ("advantages", "returns", "mask", "epsilon", "values")
         return Batch(
             observations=samples(space.dtype, space.shape),
             actions=samples(policy.action_dtype, policy.action_shape),
-            advantages=samples(tf.float32),
-            returns=samples(tf.float32),
-            mask=samples(tf.float32),
             starts=samples(tf.bool),
             state=tf.compat.v1.placeholder(tf.float32, [None, self.network.state_size]),
             policy_parameters=samples(tf.float32, [policy.num_parameters]),
-            epsilon=samples(tf.float32),
-            values=samples(tf.float32),
+            **{name: samples(tf.float32) for name in numbers},
         )
 
 

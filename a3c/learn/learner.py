@@ -3,8 +3,7 @@
 import contextlib
 import logging
 from collections import deque
-from collections.abc import Iterator
-from contextlib import AbstractContextManager
+from collections.abc import Callable, Iterator
 from typing import NamedTuple
 
 import numpy as np
@@ -15,7 +14,7 @@ from a3c.learn.agent import Agent, Batch, Gradient
 from a3c.learn.returns import NO_UPDATE, RETURN_STATISTICS_SIZE, gae, moments_update, normalize
 from a3c.learn.rollout import FixedStepReturns, Player, Rollout, Stopwatch
 from a3c.server.exchange import Push, Reply
-from a3c.server.optimizers import OwnStatistics
+from a3c.server.optimizers import own_step
 from a3c.server.store import Store
 
 log = logging.getLogger(__name__)
@@ -39,7 +38,7 @@ class Learner:
         stopwatch: Stopwatch,
         *,
         seed: int,
-        turns: AbstractContextManager[bool] | None = None,
+        turns: contextlib.AbstractContextManager[bool] | None = None,
     ) -> None:
         """`seed`, a different one for each worker, determines the minibatches.
 
@@ -51,10 +50,10 @@ class Learner:
         self._turns = turns or contextlib.nullcontext(False)
         self._rng = np.random.default_rng([seed, 2])
         self._num_optimizers = 2 if learning.value_optimizer == "own" else 1
-        self._own: list[OwnStatistics] = []
+        self._own_steps: list[Callable[..., list[np.ndarray]]] = []
         if learning.optimizer_statistics == "per-worker":
             size = store.layout.num_parameters
-            self._own = [OwnStatistics(learning, size) for _ in range(self._num_optimizers)]
+            self._own_steps = [own_step(learning, size) for _ in range(self._num_optimizers)]
         self._fixed_steps = FixedStepReturns(learning) if learning.return_steps else None
         # Return statistics of rollouts without a complete sample.
         self._unsent = np.zeros(RETURN_STATISTICS_SIZE * config.env.normalize_rewards)
@@ -79,7 +78,7 @@ class Learner:
         gradients = list(self.pushes(rollout))
         if not gradients:  # no sample was complete
             return Update(self.refresh(), True, 0, {})
-        rows = [{**each.parts, "train/gradient_norm": each.norm} for each in gradients]
+        rows = [gradient.parts for gradient in gradients]
         metrics = {name: float(np.mean([row[name] for row in rows])) for name in rows[0]}
         metrics |= {f"train/{name}": value for name, value in self._annealed._asdict().items()}
         if not self._config.learning.ratio_limit:
@@ -178,8 +177,8 @@ class Learner:
             if part:
                 rate *= self._config.learning.critic_learning_rate_scale
                 advantage_update, statistics = NO_UPDATE, np.zeros_like(statistics)
-            if self._own:  # then the worker makes the optimizer's step, and the ps only adds it
-                flat, rate = self._own[part].step(flat, rate), 1.0
+            if self._own_steps:  # the worker makes the optimizer's step, and the ps only adds it
+                flat, rate = self._own_steps[part](flat, rate)[0], 1.0
             push = Push(
                 gradient=flat,
                 learning_rate=rate,
@@ -239,8 +238,8 @@ def minibatches(whole: Batch, count: int, rng: np.random.Generator) -> Iterator[
     if count == 1:
         yield whole
         return
-    rows, state = whole._asdict(), whole.state
-    del rows["state"]
+    rows = whole._asdict()
+    state = rows.pop("state")
     if not state.shape[1]:
         rows = {name: array.reshape(1, -1, *array.shape[2:]) for name, array in rows.items()}
         state = np.zeros((whole.mask.size, 0), np.float32)

@@ -96,42 +96,31 @@ def check(network: Network, observation_space: Box, config: Config) -> Agent:
         state, starts = agent.initial_state(_ROWS), np.ones((_STEPS, _ROWS), bool)
         action = agent.act(observations[0], state, starts[0])
         rows = np.zeros((_STEPS, _ROWS), np.float32)
-        agent.gradient(
-            Batch(
-                observations=observations,
-                actions=np.stack([action.actions] * _STEPS),
-                advantages=rows,
-                returns=rows,
-                mask=rows,
-                starts=starts,
-                state=state,
-                policy_parameters=np.stack([action.policy_parameters] * _STEPS),
-                epsilon=rows,
-                values=rows,
-            ),
-            0.0,
-            0.0,
-        )
+        samples = dict.fromkeys(Batch._fields, rows) | {
+            "observations": observations,
+            "actions": np.stack([action.actions] * _STEPS),
+            "starts": starts,
+            "state": state,
+            "policy_parameters": np.stack([action.policy_parameters] * _STEPS),
+        }
+        agent.gradient(Batch(**samples), 0.0, 0.0)
         return agent
 
 
 def _check_shapes(network: Network, observation_space: Box) -> None:
     """Raise ValueError for an output with another T or B than the input: losses broadcast it."""
-    steps, rows = _STEPS, _ROWS
+    zeros = np.zeros((_STEPS, _ROWS, *prepared_shape(observation_space)), np.float32)
     with tf.Graph().as_default(), tf.compat.v1.Session() as session:
-        # Of unknown T and B, as in training.
-        observations = tf.compat.v1.placeholder_with_default(
-            np.zeros((steps, rows, *prepared_shape(observation_space)), np.float32),
-            [None, None, *prepared_shape(observation_space)],
-        )
-        state = tf.zeros([rows, network.state_size])
-        output = network.forward(observations, state, tf.ones([steps, rows], tf.bool))
+        unknown = [None, None, *zeros.shape[2:]]  # T and B, as in training
+        observations = tf.compat.v1.placeholder_with_default(zeros, unknown)
+        state = tf.zeros([_ROWS, network.state_size])
+        output = network.forward(observations, state, tf.ones([_STEPS, _ROWS], tf.bool))
         session.run(tf.compat.v1.global_variables_initializer())
         for name, value in session.run(output)._asdict().items():
-            expected = [rows] if name == "state" else [steps, rows]
+            expected = [_ROWS] if name == "state" else [_STEPS, _ROWS]
             if list(value.shape[: len(expected)]) != expected:
                 raise ValueError(
-                    f"for {steps} steps of {rows} environments, {name} has shape "
+                    f"for {_STEPS} steps of {_ROWS} environments, {name} has shape "
                     f"{list(value.shape)} and not {[*expected, *value.shape[len(expected) :]]}"
                 )
 

@@ -8,12 +8,14 @@ even with `use_locking=False`, so no step is lost. Steps of different variables 
 """
 
 import dataclasses
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 import tensorflow as tf
 
 from a3c.config import LearningConfig
+from a3c.server import sessions
 from a3c.server.layout import COUNTERS
 
 
@@ -30,7 +32,7 @@ def step(
 
     `slots` is the end of the names of its statistics; an optimizer of the value loss has its own.
     """
-    # With `OwnStatistics` the worker has made the step.
+    # With `own_step` the worker has made the step.
     kind = config.optimizer if config.optimizer_statistics == "shared" else "sgd"
 
     def slot(name: str, start: float) -> Any:
@@ -68,32 +70,27 @@ def step(
         return optimizer.apply_gradients([(gradient, variable)])
 
 
-class OwnStatistics:
-    """A worker's own statistics: "RMSProp" instead of "Shared RMSProp" in Mnih et al. 2016.
+def own_step(config: LearningConfig, size: int) -> Callable[..., list[np.ndarray]]:
+    """A worker's own optimizer: "RMSProp" instead of "Shared RMSProp" in Mnih et al. 2016.
 
-    The worker makes the optimizer's step in a vector of zeros and pushes what this adds to them, as
-    a gradient for plain descent at a rate of 1. The statistics end with the process.
+    From a gradient `[P]` and a rate it makes a step in a vector of zeros, and returns what to
+    subtract from the parameters. The worker pushes this as a gradient for plain descent at a rate
+    of 1. The statistics end with the process.
     """
-
-    def __init__(self, config: LearningConfig, size: int) -> None:
-        config = dataclasses.replace(config, optimizer_statistics="shared")
-        with tf.Graph().as_default() as graph:
-            self._gradient = tf.compat.v1.placeholder(tf.float32, [size])
-            self._learning_rate = tf.compat.v1.placeholder(tf.float32, [])
-            change = held("change", [size], tf.float32)
-            with tf.control_dependencies([change.assign(tf.zeros([size]), read_value=False)]):
-                made = step(config, self._learning_rate, self._gradient, change)
-            with tf.control_dependencies([made]):
-                self._step = -change.read_value()
-            initialize = tf.compat.v1.global_variables_initializer()
-        on_cpu = tf.compat.v1.ConfigProto(device_count={"GPU": 0}, intra_op_parallelism_threads=1)
-        self._session = tf.compat.v1.Session(graph=graph, config=on_cpu)
-        self._session.run(initialize)
-
-    def step(self, gradient: np.ndarray, learning_rate: float) -> np.ndarray:
-        """The optimizer's step for a gradient `[P]`, to subtract from the parameters."""
-        fed = {self._gradient: gradient, self._learning_rate: learning_rate}
-        return self._session.run(self._step, fed)
+    config = dataclasses.replace(config, optimizer_statistics="shared")
+    with tf.Graph().as_default() as graph:
+        gradient = tf.compat.v1.placeholder(tf.float32, [size])
+        learning_rate = tf.compat.v1.placeholder(tf.float32, [])
+        change = held("change", [size], tf.float32)
+        with tf.control_dependencies([change.assign(tf.zeros([size]), read_value=False)]):
+            made = step(config, learning_rate, gradient, change)
+        with tf.control_dependencies([made]):
+            difference = -change.read_value()
+        initialize = tf.compat.v1.global_variables_initializer()
+    on_cpu = tf.compat.v1.ConfigProto(device_count={"GPU": 0}, intra_op_parallelism_threads=1)
+    session = tf.compat.v1.Session(graph=graph, config=on_cpu)
+    session.run(initialize)
+    return sessions.prepare(session, [gradient, learning_rate], [difference])
 
 
 def is_value_only(name: str) -> bool:
