@@ -21,7 +21,7 @@ from tests.fake_runs import FakeRun, configure, dead
 from tests.runs import manifest
 from tests.snapshots import write
 
-REPLY = Reply(np.zeros(1), np.zeros(1), np.zeros(3), 1000, 10, finished=False, stepped=True)
+REPLY = Reply(np.zeros(1), np.zeros(1), np.zeros(3), 1000, 10, end_reason=None, stepped=True)
 EVALUATION = {"episodes": 20, **dict.fromkeys(("median", "stderr", "min", "max"), 1.0)}
 
 

@@ -124,10 +124,10 @@ def test_workers_attach_one_by_one_and_all_hear_of_the_end(stores: Pair) -> None
     assert first.attached().tolist() == [True, True]
     first.detach()
     assert second.attached().tolist() == [False, True]
-    assert not second.pull().finished
+    assert second.pull().end_reason is None
     first.finish("solved")
-    assert second.push(push_of(np.zeros_like(second.pull().parameters), 0)).finished
-    assert second.end_reason() == "solved"
+    nothing = np.zeros_like(second.pull().parameters)
+    assert second.push(push_of(nothing, 0)).end_reason == "solved"
 
 
 @pytest.mark.parametrize("num_ps", [1, 2, 3])
@@ -150,7 +150,7 @@ def test_any_number_of_ps_and_precision_give_the_same_numbers(num_ps: int, wire_
     first.push(push_of(gradient, 2**33, statistics=moments))
     backwards = gradient[::-1].copy()
     push = push_of(backwards, 5, statistics=moments, learning_rate=0.001)
-    assert second.push(push).finished is False
+    assert second.push(push).end_reason is None
     reply = first.pull()
     rate = np.concatenate([np.full(s.size, 1 - 0.5 * s.separate) for s in first.layout.shards])
     step = 0.01 * gradient.astype(np.float64) + 0.001 * backwards.astype(np.float64)

@@ -21,19 +21,17 @@ from a3c.learn.games import EvaluationProcess
 from a3c.process import process_records
 from a3c.process.console import count, format_mean
 from a3c.run import checkpoint, rows
-from a3c.run.checkpoint import Manifest
 from a3c.run.metrics import WINDOW, ClusterTracker, JsonlSink
-from a3c.run.rows import PsStart
 from a3c.run.rundir import RunDir
-from a3c.server.exchange import Reply
-from a3c.server.store import END_REASONS, Snapshot, Store
+from a3c.server.exchange import END_REASONS, Reply
+from a3c.server.store import Snapshot, Store
 
 log = logging.getLogger(__name__)
 
 DRAIN_INTERVAL_S = 0.1
 
 
-def prepare(store: Store, config: Config, run: RunDir, agent: Agent) -> Manifest | None:
+def prepare(store: Store, config: Config, run: RunDir, agent: Agent) -> checkpoint.Manifest | None:
     """Make the ps ready: attach to an initialised ps, else restore it, else initialise it.
 
     An initialised ps is never overwritten, because a restarted chief must not undo what the other
@@ -83,8 +81,8 @@ class Chief:
         config: Config,
         run: RunDir,
         reply: Reply,
-        manifest: Manifest | None,
-        ps_start: PsStart,
+        manifest: checkpoint.Manifest | None,
+        ps_start: rows.PsStart,
         games: EvaluationProcess | None,
     ) -> None:
         """`games` plays the evaluation games; None skips the confirmation."""
@@ -263,15 +261,14 @@ class Chief:
         if old and old.reason in END_REASONS and old.step == snapshot.values["global_step"]:
             return None  # nothing is new, and that checkpoint records how the run ended
         path = self._write(self._run.checkpoints, reason, snapshot)
-        if path is None:
-            return None
-        checkpoint.prune(self._run.checkpoints, self._config.run.keep_checkpoints, path)
-        log.info("checkpoint %s (%s)", path, reason)
+        if path is not None:
+            checkpoint.prune(self._run.checkpoints, self._config.run.keep_checkpoints, path)
+            log.info("checkpoint %s (%s)", path, reason)
         return path
 
     def _write(self, root: Path, reason: str, snapshot: Snapshot) -> Path | None:
         """Write a checkpoint into a folder; None if that fails for any reason."""
-        manifest = Manifest(
+        manifest = checkpoint.Manifest(
             step=int(snapshot.values["global_step"]),
             num_updates=int(snapshot.values["num_updates"]),
             updates_during=snapshot.updates_during,

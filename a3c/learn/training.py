@@ -143,8 +143,7 @@ class Worker:
             return prepare(self._store, self._config, run, agent)
         if not self._store.is_ready():
             log.info("waiting for worker-0 to initialise the ps")
-        while not self._stop.is_set() and not self._store.is_ready():
-            self._heartbeat.beat()
+        while not self._store.is_ready() and self._beat():
             self._stop.wait(WAIT_INTERVAL_S)
         return None
 
@@ -205,14 +204,13 @@ class Worker:
 
         It is a FatalError where the weights on the ps are lost.
         """
-        # With `return_steps` a rollout may only wait for its returns.
-        is_learned = update.is_complete and update.num_gradients > 0
-        if is_learned:
-            self._dropped_in_a_row = 0
-        if not update.is_complete:
-            self._dropped_in_a_row += 1
-            loss, norm = update.metrics["loss/total"], update.metrics["train/gradient_norm"]
-            log.warning("dropped minibatches of a rollout: loss %s, gradient norm %s", loss, norm)
+        if update.is_complete:
+            if update.num_gradients:  # with `return_steps` a rollout may only wait for its returns
+                self._dropped_in_a_row = 0
+            return
+        self._dropped_in_a_row += 1
+        loss, norm = update.metrics["loss/total"], update.metrics["train/gradient_norm"]
+        log.warning("dropped minibatches of a rollout: loss %s, gradient norm %s", loss, norm)
         if 0 < self._config.learning.max_dropped_rollouts <= self._dropped_in_a_row:
             cause = not_finite(rollout, update.reply.parameters)
             if cause == "weights":
@@ -280,7 +278,7 @@ class Worker:
         reply = self._learner.reply
         self._reason = self._chief.tick(reply) if self._chief else None
         played = reply.global_step >= self._config.run.max_env_steps
-        return bool(self._reason) or played or reply.finished or self._stop.is_set()
+        return bool(self._reason or reply.end_reason) or played or self._stop.is_set()
 
     def _save_for_others(self, error: PlayError | UnplayableError) -> None:
         """Exit with the error; the chief first saves and judges for the others while they push.
@@ -315,8 +313,7 @@ class Worker:
         """
         is_saved = True
         if self._chief:
-            is_finished = self._learner.reply.finished
-            if reason := self._store.end_reason() if is_finished else self._reason:
+            if reason := self._learner.reply.end_reason or self._reason:
                 log.info("the run is over: %s", reason)
                 is_saved = self._chief.end_run(
                     reason, lambda: self._beat() and not self._stop.wait(0.05)

@@ -29,6 +29,7 @@ from a3c.server import optimizers, sessions
 from a3c.server.layout import Layout, Shard
 from a3c.server.optimizers import held
 
+END_REASONS = ("solved", "max_env_steps", "max_wall_time", "patience")  # why a run is over
 GATHERED = "gathered"  # name prefix of the variables that hold gathered gradients; never saved
 
 # Header entries before the sketches and the statistics: learning rate, env steps, unit, samples,
@@ -55,7 +56,7 @@ class Reply(NamedTuple):
     advantage_moments: np.ndarray  # [3], running over the samples of all workers
     global_step: int
     num_updates: int
-    finished: bool
+    end_reason: str | None  # why the run is over; None while it goes on
     stepped: bool  # this worker's own push made, or completed, an optimizer step
 
 
@@ -72,7 +73,7 @@ class Exchange:
     def __init__(
         self, layout: Layout, config: Config, num_ps: int, statistics_size: int, finished: Any
     ) -> None:
-        """`finished` is a variable to read besides."""
+        """`finished` is a variable to read besides: 0, or 1 plus the index in `END_REASONS`."""
         self._parameters = {s.name: held(s.name, (s.size,), tf.float32) for s in layout.shards}
         self.global_step = held("global_step", (), tf.int64)
         self.num_updates = held("num_updates", (), tf.int64)
@@ -91,10 +92,7 @@ class Exchange:
             self._signs = [draw.choice(signs, (-(-size // _SKETCH), _SKETCH)) for size in sizes]
         self._num_sketched = _SKETCH * len(self._signs)
         self.samples_waiting: Any = tf.constant(0.0, tf.float64)  # gathered for the next step
-        self._parts = [
-            self._build_part(ps, [shard for shard in layout.shards if shard.ps == ps])
-            for ps in range(num_ps)
-        ]
+        self._parts = [self._build_part(ps, layout) for ps in range(num_ps)]
 
     def connect(self, masters: Sequence[tf.compat.v1.Session]) -> None:
         """Prepare the calls, with one session per ps; waits for ps that have not started yet."""
@@ -135,6 +133,7 @@ class Exchange:
     def _reply(self, answers: Sequence[_Values]) -> Reply:
         (counters, *first), *others = answers
         step, updates, finished, stepped = counters[:4].tolist()
+        reason = END_REASONS[finished - 1] if finished else None
         moments, parameters = counters[4:].view(np.float64), first[0]
         if len(parameters) < self._num_parameters:  # there are several shards
             parameters = np.empty(self._num_parameters, np.float32)
@@ -142,9 +141,7 @@ class Exchange:
                 for shard, vector in zip(part.shards, vectors, strict=True):
                     parameters[shard.start : shard.stop] = vector
         parameters = np.asarray(parameters, np.float32)
-        return Reply(
-            parameters, moments[3:], moments[:3], step, updates, bool(finished), bool(stepped)
-        )
+        return Reply(parameters, moments[3:], moments[:3], step, updates, reason, bool(stepped))
 
     def _sketches(self, gradient: np.ndarray) -> Iterator[np.ndarray]:
         """Short vectors with the norms of the whole gradient, which add up as gradients do.
@@ -161,7 +158,8 @@ class Exchange:
             norm = float(np.linalg.norm(part.astype(np.float64)))
             yield sketch * (norm / max(float(np.linalg.norm(sketch)), _SMALLEST))
 
-    def _build_part(self, ps: int, shards: list[Shard]) -> _Part:
+    def _build_part(self, ps: int, layout: Layout) -> _Part:
+        shards = [shard for shard in layout.shards if shard.ps == ps]
         with tf.name_scope(f"exchange_{ps}"), tf.device(f"/job:ps/task:{ps}"):
             size = _NUMBERS + self._num_sketched + self._statistics.shape[0]
             header = tf.compat.v1.placeholder(tf.float64, [size], "header")

@@ -18,7 +18,7 @@ from a3c.cluster.topology import Cluster, Task
 from a3c.config import Config
 from a3c.errors import RetryableError
 from a3c.run.rows import PsStart
-from a3c.server.exchange import GATHERED, Exchange, Push, Reply
+from a3c.server.exchange import END_REASONS, GATHERED, Exchange, Push, Reply
 from a3c.server.layout import by_parameter, by_shard, cut
 from a3c.server.optimizers import held, is_value_only
 from a3c.server.sessions import UnclosedSession, exit_after, raise_if_ps_lost
@@ -27,7 +27,6 @@ FIRST_PS = "/job:ps/task:0"
 EPISODE_QUEUE_CAPACITY = 100_000
 EPISODE_FIELDS = 4  # worker, return, length, env step at the episode's end
 FAIL_WITHIN_S = 0.3  # how long a call may take to fail by itself after the loss of a ps
-END_REASONS = ("solved", "max_env_steps", "max_wall_time", "patience")  # why a run is over
 
 
 class Flags:
@@ -197,11 +196,6 @@ class Store:
 
     def finish(self, reason: str) -> None:
         self._assign({"finished": 1 + END_REASONS.index(reason)})
-
-    def end_reason(self) -> str | None:
-        """Why the run is over; None while it goes on."""
-        why = int(self._run(self._flags.finished))
-        return END_REASONS[why - 1] if why else None
 
     def attached(self) -> np.ndarray:
         return self._run(self._flags.attached) != 0
