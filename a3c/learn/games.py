@@ -46,9 +46,8 @@ class EvaluationProcess:
             return self._fork.recv() if self._fork.poll() else None
 
     def close(self) -> None:
-        with contextlib.suppress(ProcessLookupError):
-            os.killpg(self._pid, signal.SIGKILL)
-        with contextlib.suppress(ProcessLookupError):  # killpg can't find it before its setsid
+        spawn.signal_group(self._pid, signal.SIGKILL)
+        with contextlib.suppress(ProcessLookupError):  # it has no group of its own before setsid
             os.kill(self._pid, signal.SIGKILL)
         with contextlib.suppress(ChildProcessError):  # where the user's code ignores SIGCHLD
             os.waitpid(self._pid, 0)

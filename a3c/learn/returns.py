@@ -59,8 +59,7 @@ def gae(
             # 0 × NaN is NaN, so at an episode's end the future must be replaced, not multiplied.
             advantage = r[t] - v[t] + np.where(d[t] == 0.0, 0.0, d[t] * future)
             advantages[t] = advantage
-        returns = advantages + v
-        return advantages.astype(np.float32), returns.astype(np.float32)
+        return advantages.astype(np.float32), (advantages + v).astype(np.float32)
 
 
 def n_step(

@@ -93,10 +93,8 @@ class Autoreset:
             rewards = np.where(self.dead, 0.0, rewards)
         self.returns += rewards
         self.lengths += ~self.dead
-        ended = [
-            (i, Episode(float(self.returns[i]), int(self.lengths[i])))
-            for i in np.flatnonzero(done).tolist()
-        ]
+        games = map(Episode, self.returns[done].tolist(), self.lengths[done].tolist())
+        ended = list(zip(np.flatnonzero(done).tolist(), games, strict=True))
         if ended:
             self.returns[done], self.lengths[done] = 0.0, 0
         return ended
@@ -332,9 +330,7 @@ class FixedStepReturns:
             done = 0
         # Copies, because the next rollout reuses the arrays.
         self._kept = {name: np.array(values[done:]) for name, values in rows.items()}
-        rewards, values, discounts = rows["rewards"], rows["values"], rows["discounts"]
-        advantages, returns = n_step(
-            *(rewards, values, rollout.bootstrap_value, discounts, learning.gae_lambda, steps)
-        )
+        played = rows["rewards"], rows["values"], rollout.bootstrap_value, rows["discounts"]
+        advantages, returns = n_step(*played, learning.gae_lambda, steps)
         cut = {name: values[:done] for name, values in rows.items()}
         return rollout._replace(**cut), advantages[:done], returns[:done]

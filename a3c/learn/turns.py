@@ -13,7 +13,6 @@ import math
 import os
 import time
 from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import AbstractContextManager
 from pathlib import Path
 
 from a3c.cluster.topology import Cluster, Task, split_address
@@ -26,7 +25,7 @@ TURN_TIMEOUT_S = 5.0  # after it a worker goes on without turns: the process it 
 
 def turns(
     directory: Path, cluster: Cluster, task: Task, config: Config
-) -> AbstractContextManager[bool]:
+) -> contextlib.AbstractContextManager[bool]:
     """The turns of a worker; it never waits if its host has a core for each worker.
 
     Entering them returns whether the worker has waited, so others may have pushed. A file for each
@@ -59,16 +58,15 @@ class Turns:
         is_late = self._lock is not None and not self._lock.done()
         if self._fastest_s < FAST_S or is_late:
             return False
-        try:
+        with contextlib.suppress(BlockingIOError):
             fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            self._lock = self._thread.submit(fcntl.flock, self._file, fcntl.LOCK_EX)
-            try:
-                self._lock.result(TURN_TIMEOUT_S)
-            except TimeoutError:
-                self._lock.add_done_callback(lambda _: self._unlock())
-            return True
-        return False
+            return False
+        self._lock = self._thread.submit(fcntl.flock, self._file, fcntl.LOCK_EX)
+        try:
+            self._lock.result(TURN_TIMEOUT_S)
+        except TimeoutError:
+            self._lock.add_done_callback(lambda _: self._unlock())
+        return True
 
     def __exit__(self, *_: object) -> None:
         self._fastest_s = min(self._fastest_s, time.process_time() - self._began)

@@ -49,10 +49,11 @@ class Record(NamedTuple):
     output: Any
 
 
-def record(name: str, kind: str, output_shape: tuple[int, ...], inputs: Any, output: Any) -> None:
-    """Add a layer to its graph's `RECORDS`; `name` is relative to the current variable scope.
+def record(name: str, kind: str, output_shape: tuple[int, ...], inputs: Any, output: Any) -> Any:
+    """Add a layer to its graph's `RECORDS`, and return its output.
 
-    A repeated name, for example of a layer that is used twice, gets a number.
+    `name` is relative to the current variable scope; a repeated one, for example of a layer that is
+    used twice, gets a number.
     """
     scope = tf.compat.v1.get_variable_scope().name
     full_name = unique_name = f"{scope}/{name}" if scope else name
@@ -63,6 +64,7 @@ def record(name: str, kind: str, output_shape: tuple[int, ...], inputs: Any, out
         unique_name = f"{full_name}_{number}"
     made = Record(unique_name, kind, output_shape, tuple(inputs), output)
     tf.compat.v1.add_to_collection(RECORDS, made)
+    return output
 
 
 def dense(
@@ -86,8 +88,7 @@ def dense(
         biases = variable("biases", [units], biases_start)
         rows = activate(tf.matmul(_rows(inputs, 1), weights) + biases)
         outputs = reshape(rows, inputs, -1, [units])
-    record(name, f"dense{label}", (units,), [inputs], outputs)
-    return outputs
+    return record(name, f"dense{label}", (units,), [inputs], outputs)
 
 
 def conv2d(
@@ -118,8 +119,7 @@ def conv2d(
         images = activate(tf.nn.bias_add(images, biases))
         outputs = reshape(images, inputs, -3, images.shape[1:])
     kind = f"conv {kernel}x{kernel}" + (f"/{stride}" if stride > 1 else "") + label
-    record(name, kind, tuple(images.shape[1:].as_list()), [inputs], outputs)
-    return outputs
+    return record(name, kind, tuple(images.shape[1:].as_list()), [inputs], outputs)
 
 
 def flatten(inputs: Any, vector: Any = None, name: str = "flatten") -> Any:
@@ -132,15 +132,13 @@ def flatten(inputs: Any, vector: Any = None, name: str = "flatten") -> Any:
     if vector is not None:
         outputs = tf.concat([outputs, vector], axis=-1)
     sources = [inputs] if vector is None else [inputs, vector]
-    record(name, "flatten", (outputs.shape[-1],), sources, outputs)
-    return outputs
+    return record(name, "flatten", (outputs.shape[-1],), sources, outputs)
 
 
 def add(left: Any, right: Any, name: str) -> Any:
     """The sum of two tensors, shown as a separate layer in tables and diagrams."""
     outputs = left + right
-    record(name, "sum", tuple(outputs.shape[2:].as_list()), [left, right], outputs)
-    return outputs
+    return record(name, "sum", tuple(outputs.shape[2:].as_list()), [left, right], outputs)
 
 
 def lstm(
