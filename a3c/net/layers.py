@@ -25,20 +25,17 @@ POLICY_GAIN = 0.01
 VALUE_GAIN = 1.0
 RECORDS = "a3c_layers"  # the graph's collection of its layers
 
-# The function and the label of each activation.
-_ACTIVATIONS: dict[str | None, tuple[Callable[[Any], Any], str]] = {
-    None: (lambda x: x, ""),
-    "tanh": (tf.tanh, ", tanh"),
-    "relu": (tf.nn.relu, ", ReLU"),
-    "elu": (tf.nn.elu, ", ELU"),
-}
+_LABELS = {"tanh": "tanh", "relu": "ReLU", "elu": "ELU"}  # of activations, by name in tf.nn
 
 
 def _activation(name: str | None) -> tuple[Callable[[Any], Any], str]:
-    if name not in _ACTIVATIONS:
-        known = ", ".join(key for key in _ACTIVATIONS if key)
+    """The function of an activation, and what it adds to the description of its layer."""
+    if name is None:
+        return lambda x: x, ""
+    if name not in _LABELS:
+        known = ", ".join(_LABELS)
         raise UserError(f"activation {name!r} is unknown: give one of {known}, or None")
-    return _ACTIVATIONS[name]
+    return getattr(tf.nn, name), f", {_LABELS[name]}"
 
 
 class Record(NamedTuple):

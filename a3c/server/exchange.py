@@ -197,14 +197,8 @@ class Exchange:
 
         def gather() -> Any:
             samples = header[3]
-            added = [
-                tf.raw_ops.ResourceApplyGradientDescent(  # adds in place
-                    var=sums[shard].handle,
-                    alpha=-tf.cast(samples, tf.float32),
-                    delta=gradient,
-                )
-                for shard, gradient in gradients.items()
-            ]
+            add, alpha = tf.raw_ops.ResourceApplyGradientDescent, -tf.cast(samples, tf.float32)
+            added = [add(var=sums[s].handle, alpha=alpha, delta=g) for s, g in gradients.items()]
             sketches = header[_NUMBERS : _NUMBERS + self._num_sketched]
             more = samples * tf.concat([[1.0], sketches], 0)
             added.append(totals.assign_add(more, read_value=False))
