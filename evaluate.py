@@ -152,7 +152,7 @@ def play(source: Source, arguments: argparse.Namespace) -> int:
             rendered = stack.enter_context(contextlib.closing(setup.rendered_env()))
             film = rendered, setup.agent(rendered, source.path)  # a live run prunes checkpoints
         with console.ProgressLine() as progress:
-            games = setup.play(source.path, arguments.episodes, progress)
+            games = setup.play(source.path, arguments.episodes, progress.played)
         report(source, setup, games, arguments.json, stdout)
         if film is not None:
             with console.ProgressLine() as progress:

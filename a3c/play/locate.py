@@ -61,13 +61,12 @@ def find_checkpoint(name: str | None, which: Which = "newest") -> Source:
         raise UserError(f"which {which!r} is refused: give {' or '.join(get_args(Which))}")
     if name is not None and Path(name).parts[:1] == (ZOO,) and not os.path.lexists(name):
         name = _in_zoo(name)
-    is_checkpoint = False
     with contextlib.suppress(OSError):  # `rundir.find` reports what is wrong with the name
-        is_checkpoint = name is not None and (Path(name) / checkpoint.MANIFEST).is_file()
-    if name is not None and is_checkpoint:
-        if which != "newest":
-            raise UserError(f"--which {which}: {name} is one checkpoint; give the run's directory")
-        return Source(Path(name).absolute(), _verified(Path(name), "give another"), None)
+        if name is not None and (Path(name) / checkpoint.MANIFEST).is_file():
+            if which != "newest":
+                what = f"--which {which}: {name} is one checkpoint"
+                raise UserError(f"{what}; give the run's directory")
+            return Source(Path(name).absolute(), _verified(Path(name), "give another"), None)
     places = f"a run directory, a name from {rundir.RUNS}/, or the directory of a checkpoint"
     run = rundir.find(name, "run or checkpoint", places)
     if which == "best":

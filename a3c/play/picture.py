@@ -245,9 +245,7 @@ def fitted(width: int, height: int) -> tuple[int, int]:
     """The size a game is shown at: small screens grow by a whole factor, large ones shrink."""
     widest, highest = 720, 540
     larger = min(MIN_HEIGHT // height, widest // width)
-    if larger >= 2:
-        return _even(width * larger), _even(height * larger)
-    scale = min(1.0, widest / width, highest / height)
+    scale = larger if larger >= 2 else min(1.0, widest / width, highest / height)
     return _even(width * scale), _even(height * scale)
 
 

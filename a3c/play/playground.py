@@ -26,7 +26,7 @@ from a3c.errors import UserError
 from a3c.learn.agent import Agent
 from a3c.learn.rollout import Autoreset, EnvironmentErrors, PlayedStep
 from a3c.net.network import Network
-from a3c.process.console import ProgressLine, count
+from a3c.process.console import count
 from a3c.process.environment import adopt_environment
 from a3c.run import checkpoint
 from a3c.run.checkpoint import DamagedCheckpointError
@@ -86,19 +86,16 @@ class EvaluationSetup:
             state = action.state
 
     def play(
-        self,
-        directory: Path,
-        episodes: int,
-        progress: ProgressLine | None = None,
-        beat: Callable[[], object] = lambda: None,
+        self, directory: Path, episodes: int, on_step: Callable[..., object] = lambda *_: None
     ) -> list[Episode]:
-        """Play whole games with a checkpoint, several at once; call `beat` after every step."""
+        """Play whole games with a checkpoint, several at once.
+
+        After every step `on_step` gets the games that have ended, `episodes`, and the env steps.
+        """
         with closing(self.envs(min(episodes, MAX_ENVS))) as envs:
             agent, games = self.agent(envs, directory), GameScores(episodes, envs.num_envs)
             for number, _ in enumerate(self.played_steps(envs, agent, games), 1):
-                beat()
-                if progress is not None:
-                    progress.played(games.num_ended, episodes, number * envs.num_envs)
+                on_step(games.num_ended, episodes, number * envs.num_envs)
         return games.episodes
 
     def scores(self, step: int, games: list[Episode]) -> dict[str, Any]:
@@ -196,7 +193,7 @@ def confirm(
     beat = functools.partial(signal.setitimer, signal.ITIMER_REAL, limit_s)
     beat()
     try:
-        return setup.scores(step, setup.play(directory, games, beat=beat))
+        return setup.scores(step, setup.play(directory, games, lambda *_: beat()))
     finally:
         signal.setitimer(signal.ITIMER_REAL, 0)
 

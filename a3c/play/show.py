@@ -70,9 +70,8 @@ def record(
             if episode.length <= limit:
                 for _ in range(round(HOLD_S * fps)):
                     pipe.write(camera.last_picture(episode).tobytes())
-        return temporary.rename(
-            unused(directory / f"{file_stem(config.env_id, step, episode)}.{file_format}")
-        )
+        name = f"{file_stem(config.env_id, step, episode)}.{file_format}"
+        return temporary.rename(unused(directory / name))
     finally:
         temporary.unlink(missing_ok=True)
 
@@ -120,11 +119,10 @@ def find_ffmpeg() -> str:
 @contextmanager
 def _ffmpeg(arguments: Sequence[str | Path], path: Path) -> Iterator[IO[bytes]]:
     """The standard input of an ffmpeg that writes `path`; it has ended on exit."""
-    program = [find_ffmpeg(), "-nostdin", "-loglevel", "error", "-y"]
     with tempfile.TemporaryFile() as errors:
         # A session of its own, so Ctrl-C reaches only us, and we finish or remove the file.
         process = subprocess.Popen(
-            [*program, *arguments, path],
+            [find_ffmpeg(), "-nostdin", "-loglevel", "error", "-y", *arguments, path],
             stdin=subprocess.PIPE,
             stdout=subprocess.DEVNULL,
             stderr=errors,

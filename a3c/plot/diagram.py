@@ -61,24 +61,19 @@ def layer_table(network: Network, observation_space: Box) -> list[LayerRow]:
         makers = {record.output.op: record.name for record in records} | {inputs.op: INPUT}
         rows = [LayerRow(INPUT, "input", shape, 0, ())]
         for name, kind, output_shape, layer_inputs, _ in records:
-            sources = _sources(layer_inputs, makers)
+            nearest: set[str] = set()  # the layers whose outputs feed it
+            seen: set[Any] = set()
+            pending = [tensor.op for tensor in layer_inputs]
+            while pending:
+                operation = pending.pop()
+                if operation in makers:
+                    nearest.add(makers[operation])
+                elif operation not in seen:
+                    seen.add(operation)
+                    pending += [tensor.op for tensor in operation.inputs]
+            sources = tuple(each for each in dict.fromkeys(makers.values()) if each in nearest)
             rows.append(LayerRow(name, kind, output_shape, owned.pop(name, 0), sources))
     return rows + [LayerRow(name, "variables", (), size, ()) for name, size in owned.items()]
-
-
-def _sources(tensors: Sequence[Any], makers: dict[Any, str]) -> tuple[str, ...]:
-    """The nearest layers whose outputs feed the tensors, in building order."""
-    found: set[str] = set()
-    seen: set[Any] = set()
-    pending = [tensor.op for tensor in tensors]
-    while pending:
-        operation = pending.pop()
-        if operation in makers:
-            found.add(makers[operation])
-        elif operation not in seen:
-            seen.add(operation)
-            pending += [tensor.op for tensor in operation.inputs]
-    return tuple(name for name in dict.fromkeys(makers.values()) if name in found)
 
 
 def total_parameters(rows: Sequence[LayerRow]) -> int:

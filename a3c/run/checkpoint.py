@@ -111,7 +111,8 @@ def write(
         for path in sorted(temporary.iterdir()):
             with path.open("rb") as file:
                 os.fsync(file.fileno())
-            files[path.name] = {"bytes": path.stat().st_size, "sha256": _sha256(path)}
+                digest = hashlib.file_digest(file, "sha256").hexdigest()
+            files[path.name] = {"bytes": path.stat().st_size, "sha256": digest}
         write_json(temporary / MANIFEST, asdict(replace(manifest, files=files)))
         _move(temporary, final)
         sync_directory(root)
@@ -154,11 +155,6 @@ def _remove(path: Path) -> None:
         shutil.rmtree(path, ignore_errors=True)
 
 
-def _sha256(path: Path) -> str:
-    with path.open("rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()
-
-
 def verify(directory: Path) -> Manifest:
     """Verify every file of a checkpoint and return its manifest; raises DamagedCheckpointError.
 
@@ -172,8 +168,9 @@ def verify(directory: Path) -> Manifest:
             size, wanted = path.stat().st_size, expected["bytes"]
             if size != wanted:
                 raise DamagedCheckpointError(f"{name} has {size} bytes instead of {wanted}")
-            if _sha256(path) != expected["sha256"]:
-                raise DamagedCheckpointError(f"{name} does not match its SHA-256")
+            with path.open("rb") as file:
+                if hashlib.file_digest(file, "sha256").hexdigest() != expected["sha256"]:
+                    raise DamagedCheckpointError(f"{name} does not match its SHA-256")
         foreign = {path.name for path in directory.glob(f"{PREFIX}.*")} - set(manifest.files)
     except (OSError, ValueError, KeyError) as error:  # ValueError: a name that no file can have
         raise DamagedCheckpointError(f"a file can't be read: {error}") from None
@@ -254,12 +251,12 @@ def save_variables(prefix: Path, values: Mapping[str, np.ndarray]) -> None:
         intra_op_parallelism_threads=1, inter_op_parallelism_threads=1, device_count={"GPU": 0}
     )
     with tf.Graph().as_default(), tf.compat.v1.Session(config=one_thread) as session:
-        inputs = [tf.compat.v1.placeholder(values[name].dtype, None) for name in names]
-        whole = [""] * len(names)
+        fed = {tf.compat.v1.placeholder(values[k].dtype, None): values[k] for k in names}
+        whole, tensors = [""] * len(names), list(fed)
         write = tf.raw_ops.SaveV2(
-            prefix=str(prefix), tensor_names=names, shape_and_slices=whole, tensors=inputs
+            prefix=str(prefix), tensor_names=names, shape_and_slices=whole, tensors=tensors
         )
-        session.run(write, dict(zip(inputs, (values[name] for name in names), strict=True)))
+        session.run(write, fed)
 
 
 def load_variables(directory: Path) -> dict[str, np.ndarray]:
@@ -304,7 +301,7 @@ def start_from(
     import numpy as np
 
     try:
-        values, its = load_variables(source), read_manifest(source).config
+        values, sections = load_variables(source), read_manifest(source).config.values()
     except DamagedCheckpointError as error:
         raise UserError(f"--start-from {source} can't be read ({error}): give another") from None
     shapes = {name: value.shape for name, value in fresh.items()}
@@ -314,16 +311,14 @@ def start_from(
         raise UserError(f"{what}; give the network and observations that it was trained with")
     is_same_head = not misfit(values, shapes)
     found = dict(fresh) | {name: values[name] for name in (shapes if is_same_head else trunk)}
-    its_settings = {
-        k: v for part in its.values() if isinstance(part, dict) for k, v in part.items()
-    }
+    its = {k: v for part in sections if isinstance(part, dict) for k, v in part.items()}
     here = vars(config.env) | vars(config.network) | vars(config.learning)
-    kept = [name for name in sizes if its_settings.get(name)]
+    kept = [name for name in sizes if its.get(name)]
     known: dict[str, np.ndarray] = {}
     if not misfit(values, {STATISTICS: (sum(sizes[name] for name in kept),)}):
         ends = np.cumsum([sizes[name] for name in kept])
         known = dict(zip(kept, np.split(values[STATISTICS], ends), strict=False))
-    if any(its_settings.get(name) != here[name] for name in ("env_id", "gamma")):
+    if any(its.get(name) != here[name] for name in ("env_id", "gamma")):
         known.pop("normalize_rewards", None)  # of other returns, which they would never forget
     if parts := [
         known.get(name, np.zeros(sizes[name])) for name in sizes if getattr(config.env, name)
@@ -331,12 +326,12 @@ def start_from(
         found[STATISTICS] = np.concatenate(parts)
     new = "" if is_same_head else ", with a new policy head, because the actions differ"
     other = [
-        f"{name} {its_settings[name]}, here {here[name]}"
+        f"{name} {its[name]}, here {here[name]}"
         for name in (
             *("normalize_observations", "activation", "action_bounds"),
             *("normalize_rewards", "reward_scale", "reward_clip", "gamma"),
         )
-        if its_settings.get(name, here[name]) != here[name]
+        if its.get(name, here[name]) != here[name]
     ]
     differs = f"; they were trained with {'; '.join(other)}" if other else ""
     return found, f"starting from the weights of {source}{new}{differs}"

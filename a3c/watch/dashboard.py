@@ -287,8 +287,7 @@ def _area(points: Sequence[Point], width: int, rows: int) -> list[str]:
 
 def warnings(status: Status, width: int) -> list[Text]:
     shown = list(status.warnings[:_MAX_WARNINGS])
-    more = len(status.warnings) - len(shown)
-    if more:
+    if more := len(status.warnings) - len(shown):
         shown[-1] = f"and {more + 1} more warnings: `status` shows them all"
     lines = [Text.assemble(("! ", "bold yellow"), (line, "yellow")) for line in shown]
     for line in lines:
