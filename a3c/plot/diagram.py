@@ -126,8 +126,13 @@ def figure(rows: Sequence[LayerRow], title: str, subtitle: str) -> Figure:
             y = _MARGIN + tallest * (1 - (index + 0.5) / len(column)) - _BOX / 2
             places[row.name] = x, y = _MARGIN + number * (box_width + _GAP), y
             _draw_box(axes, row, x, y, box_width)
-            for source in row.sources:
-                _draw_arrow(axes, places[source], (x, y), box_width)
+            for from_x, from_y in map(places.__getitem__, row.sources):
+                start, end = (from_x + box_width, from_y + _BOX / 2), (x, y + _BOX / 2)
+                arrow: dict[str, Any] = {"arrowstyle": "-|>", "mutation_scale": 9, "color": _OTHER}
+                if x - from_x > 1.5 * (box_width + _GAP):  # above the boxes in between
+                    start, end = (from_x + box_width / 2, from_y + _BOX), (x, y + 0.8 * _BOX)
+                    arrow["connectionstyle"] = "arc3,rad=-0.25"
+                axes.add_patch(FancyArrowPatch(start, end, shrinkA=1, shrinkB=1, **arrow))
     return picture
 
 
@@ -143,19 +148,6 @@ def _draw_box(axes: Axes, row: LayerRow, x: float, y: float, width: float) -> No
         if number == 0:
             style |= {"weight": "bold", "color": colour}
         axes.text(x + width / 2, height, line, **style)
-
-
-def _draw_arrow(
-    axes: Axes, source: tuple[float, float], target: tuple[float, float], width: float
-) -> None:
-    """From one box to another; above the boxes in between."""
-    start, end = (source[0] + width, source[1] + _BOX / 2), (target[0], target[1] + _BOX / 2)
-    bend = "arc3"
-    if target[0] - source[0] > 1.5 * (width + _GAP):
-        start, end = (source[0] + width / 2, source[1] + _BOX), (target[0], target[1] + 0.8 * _BOX)
-        bend = "arc3,rad=-0.25"
-    look: dict[str, Any] = {"arrowstyle": "-|>", "mutation_scale": 9, "color": _OTHER}
-    axes.add_patch(FancyArrowPatch(start, end, connectionstyle=bend, shrinkA=1, shrinkB=1, **look))
 
 
 def _label(row: LayerRow) -> list[str]:
