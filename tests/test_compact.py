@@ -65,8 +65,8 @@ def test_weights_are_halved_counters_are_exact_and_the_optimizer_is_left_out(pac
 
 def test_a_compact_one_verifies_and_all_may_read_it(packed: Path) -> None:
     manifest, whole = checkpoint.verify(packed), checkpoint.verify(packed.with_name("10"))
-    assert checkpoint.is_compact(manifest)
-    assert not checkpoint.is_compact(whole)
+    assert checkpoint.COMPACT in manifest.files
+    assert checkpoint.COMPACT not in whole.files
     assert manifest.evaluation == EVALUATION
     for name in ("step", "config", "recent_returns"):
         assert getattr(manifest, name) == getattr(whole, name), name
@@ -135,7 +135,7 @@ def test_files_that_tensorflow_cannot_read_are_named(tmp_path: Path) -> None:
 @pytest.mark.parametrize("path", sorted((REPOSITORY / "zoo").iterdir()), ids=lambda path: path.name)
 def test_every_shipped_agent_is_whole_small_and_has_scores(path: Path) -> None:
     manifest = checkpoint.verify(path)
-    assert checkpoint.is_compact(manifest)
+    assert checkpoint.COMPACT in manifest.files
     assert manifest.evaluation
     assert manifest.evaluation["episodes"] == 100
     assert set(path.iterdir()) == {path / checkpoint.MANIFEST, path / checkpoint.COMPACT}

@@ -36,7 +36,7 @@ log = logging.getLogger(__name__)
 FORMAT = 1
 MANIFEST = "manifest.json"
 PREFIX = "variables"  # of the TensorFlow checkpoint inside
-COMPACT = f"{PREFIX}.npz"  # of a compact checkpoint
+COMPACT = f"{PREFIX}.npz"  # of a compact checkpoint: only those have it among their files
 STATISTICS = "observation_statistics"
 # The folder of a frozen snapshot that may solve the run. Training's mean doesn't decide that: the
 # weights changed during its games, and over many windows some mean is high by chance.
@@ -174,7 +174,7 @@ def verify(directory: Path) -> Manifest:
         foreign = {path.name for path in directory.glob(f"{PREFIX}.*")} - set(manifest.files)
     except (OSError, ValueError, KeyError) as error:  # ValueError: a name that no file can have
         raise DamagedCheckpointError(f"a file can't be read: {error}") from None
-    if f"{PREFIX}.index" not in manifest.files and not is_compact(manifest):
+    if f"{PREFIX}.index" not in manifest.files and COMPACT not in manifest.files:
         raise DamagedCheckpointError(f"{MANIFEST} names no {PREFIX}.index")
     if foreign:
         raise DamagedCheckpointError(f"{MANIFEST} doesn't name {min(foreign)}")
@@ -206,11 +206,6 @@ def read_manifest(directory: Path) -> Manifest:
     if not all(0 <= count < 2**63 for count in counts):
         raise DamagedCheckpointError(f"{MANIFEST} holds a count below 0, or of 2^63 or more")
     return manifest
-
-
-def is_compact(manifest: Manifest) -> bool:
-    """Whether a checkpoint has no statistics of the optimizer, and halved weights."""
-    return COMPACT in manifest.files
 
 
 def is_score(evaluation: Any) -> bool:
