@@ -110,20 +110,20 @@ def check_record(arguments: argparse.Namespace) -> None:
     """Refuse before any game is played if no video can be written; a file name is allowed."""
     path: Path = arguments.record
     arguments.video = None
-    suffix = "" if path.is_dir() else path.suffix.lower()
-    if suffix in (".mp4", ".gif"):
-        form = suffix.removeprefix(".")
-        if arguments.format not in (None, form):
-            raise UserError(f"--record {path} is no {arguments.format}: leave --format out")
-        if path.exists():
-            raise UserError(f"--record {path} is there already: give another name")
-        arguments.video, arguments.format, arguments.record = path.absolute(), form, path.parent
-    elif path.exists() and not path.is_dir():
-        raise UserError(f"--record {path} is a file: give a folder, or a new .mp4 or .gif")
-    elif suffix in OTHER_FILMS:
-        raise UserError(f"--record {path}: a video is an .mp4 or a .gif: name it so")
-    arguments.format = arguments.format or "mp4"
     try:
+        suffix = "" if path.is_dir() else path.suffix.lower()
+        if suffix in (".mp4", ".gif"):
+            form = suffix.removeprefix(".")
+            if arguments.format not in (None, form):
+                raise UserError(f"--record {path} is no {arguments.format}: leave --format out")
+            if path.exists():
+                raise UserError(f"--record {path} is there already: give another name")
+            arguments.video, arguments.format, arguments.record = path.absolute(), form, path.parent
+        elif path.exists() and not path.is_dir():
+            raise UserError(f"--record {path} is a file: give a folder, or a new .mp4 or .gif")
+        elif suffix in OTHER_FILMS:
+            raise UserError(f"--record {path}: a video is an .mp4 or a .gif: name it so")
+        arguments.format = arguments.format or "mp4"
         folder = arguments.record = arguments.record.absolute()  # an environment may use chdir
         there = next(path for path in (folder, *folder.parents) if os.path.lexists(path))
         with tempfile.TemporaryFile(dir=there) as file:

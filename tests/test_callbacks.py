@@ -175,6 +175,15 @@ class Titled:
         """Nothing is done with a row."""
 
 
+def test_an_object_that_would_have_to_be_awaited_is_refused() -> None:
+    refused("callback .* is async", callbacks.find, f"{HERE}:Awaited")
+
+
+class Awaited:
+    async def __call__(self, row: dict[str, Any], run_dir: Path) -> None:
+        """Nothing is done with a row."""
+
+
 def test_a_missing_package_is_named(monkeypatch: Patch) -> None:
     monkeypatch.setattr(importlib.util, "find_spec", lambda _name: None)
     for module, package in (("a3c.run.wandb", "wandb"), ("a3c.run.mlflow", "mlflow")):

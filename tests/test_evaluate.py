@@ -410,6 +410,12 @@ def test_a_killed_evaluator_leaves_a_complete_best(run: RunDir, monkeypatch: Pat
     assert [path.name for path in (run.path / "best").iterdir()] == ["300"]
 
 
+def test_a_score_that_is_no_number_of_games_is_not_the_best(run: RunDir) -> None:
+    score = kept(run, 100, 7.0).path / locate.SCORE
+    score.write_text(score.read_text().replace('"episodes": 1', '"episodes": Infinity'))
+    assert locate.find_best(run) is None
+
+
 def test_which_best_finds_the_evaluators_best(run: RunDir) -> None:
     snapshots.write(run.checkpoints, 300, mean_return_100=99.0)
     found = locate.find_checkpoint(str(run.path), "best")

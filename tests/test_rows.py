@@ -81,3 +81,9 @@ def test_a_limit_with_a_plus_counts_from_where_the_run_goes_on(tmp_path: Path) -
     more = [*resumed[:-1], "--max-env-steps=+5e2", *late]
     assert launch_cluster._parse(more)[0].run.max_env_steps == 1400
     assert launch_cluster._parse(["--max-env-steps", "+500"])[0].run.max_env_steps == 500
+
+
+def test_a_row_of_many_metrics_is_read(tmp_path: Path) -> None:
+    path = tmp_path / "worker-0.jsonl"
+    attach(path, PsStart(7, 0), 0).write(90, {f"info/metric-{n}": 1 / 3 for n in range(900)})
+    assert rows.restart_point(path, PsStart(7, 0), 95) == 95

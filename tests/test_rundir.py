@@ -276,3 +276,20 @@ def test_an_interrupted_start_leaves_no_directory(here: Path, monkeypatch: Patch
     with pytest.raises(KeyboardInterrupt):
         rundir.create(Path("run"), config(), None, resume=False)
     assert not Path("run").exists()
+
+
+def test_what_a_user_may_not_look_into_is_no_traceback(here: Path, monkeypatch: Patch) -> None:
+    first = created("run")
+    shutil.copytree(first.path, here / "copy")
+
+    usual = Path.stat
+
+    def stat(path: Path, **more: bool) -> os.stat_result:
+        if path.is_relative_to(first.path):
+            raise PermissionError(errno.EACCES, "Permission denied", str(path))
+        return usual(path, **more)
+
+    (here / "name").symlink_to("nowhere")
+    monkeypatch.setattr(Path, "stat", stat)
+    assert rundir.copied_from(RunDir(here / "copy")) is None
+    assert rundir.unused(Path("name")) == Path("name-2")

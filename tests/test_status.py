@@ -62,6 +62,9 @@ def test_games_that_were_rolled_back_do_not_count(tmp_path: Path) -> None:
         write()
         for found in (reader.read(), status.read(made.run)):
             assert [p.episodes for p in found.processes if p.role == "worker"] == list(counts)
+    with made.run.metrics("episodes").open("a") as file:
+        file.write(f'{{"env_steps": 5, "worker": {"9" * 5000}}}\n')
+    assert status.read(made.run).state == "running"
 
 
 def test_a_reused_pid_is_not_taken_for_the_process(tmp_path: Path) -> None:

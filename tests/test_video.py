@@ -74,6 +74,11 @@ def test_a_video_lasts_as_long_as_a_game(pole: Pole, tmp_path: Path, kind: Any, 
     assert list(tmp_path.iterdir()) == [made]
 
 
+def test_the_last_picture_stands_still(pole: Pole, tmp_path: Path) -> None:
+    end = videos.read(recorded(pole, tmp_path)).pictures[-40:].astype(int)
+    assert np.abs(end - end[-1]).max() < 40, "the curve of values would move by 40 of 264 pixels"
+
+
 def test_a_limit_of_seconds_is_kept_and_no_file_overwritten(pole: Pole, tmp_path: Path) -> None:
     first, second = (recorded(pole, tmp_path, seconds=0.1) for _ in range(2))
     assert length(first) > 5

@@ -131,7 +131,7 @@ def find_best(run: RunDir) -> Best | None:
     """The best checkpoint of a run, its files not verified; None if no checkpoint was kept yet."""
     found = []
     for step, path in checkpoint.by_step(run.path / BEST).items():
-        with contextlib.suppress(OSError, ValueError, KeyError, TypeError):
+        with contextlib.suppress(OSError, ValueError, KeyError, TypeError, OverflowError):
             score = json.loads((path / SCORE).read_bytes())
             found.append(Best(path, step, float(score["mean"]), int(score["episodes"])))
     return max((b for b in found if math.isfinite(b.mean)), key=lambda b: b.mean, default=None)

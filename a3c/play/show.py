@@ -68,8 +68,9 @@ def record(
                     pipe.write(camera.picture(played).tobytes())
             (episode,) = games.episodes
             if episode.length <= limit:
+                last = camera.last_picture(episode).tobytes()  # once: each one moves the curve
                 for _ in range(round(HOLD_S * fps)):
-                    pipe.write(camera.last_picture(episode).tobytes())
+                    pipe.write(last)
         name = f"{file_stem(config.env_id, step, episode)}.{file_format}"
         return temporary.rename(unused(directory / name))
     finally:

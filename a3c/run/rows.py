@@ -71,10 +71,13 @@ def without_rolled_back(rows: Iterable[Row]) -> list[Row]:
 def last_rows(path: Path, num_bytes: int = 1 << 14) -> list[Row]:
     """The rows in the last bytes of a file, oldest first; empty if it can't be read."""
     with contextlib.suppress(OSError), path.open("rb") as file:
-        start = max(0, file.seek(0, os.SEEK_END) - num_bytes)
-        file.seek(start)
-        lines = file.read().splitlines()
-        return _rows_in(lines[1:] if start else lines)
+        size = file.seek(0, os.SEEK_END)
+        for most in (num_bytes, 1 << 22):  # with many metrics of info even one row is longer
+            start = max(0, size - most)
+            file.seek(start)
+            lines = file.read().splitlines()
+            if rows := _rows_in(lines[1:] if start else lines):
+                return rows
     return []
 
 

@@ -82,7 +82,7 @@ def slug(name: str) -> str:
 def unused(path: Path) -> Path:
     """The path, with the lowest number from 2 after its stem if it exists."""
     numbered = (path.with_name(f"{path.stem}-{n}{path.suffix}") for n in itertools.count(2))
-    return next(each for each in itertools.chain([path], numbered) if not each.exists())
+    return next(each for each in itertools.chain([path], numbered) if not os.path.lexists(each))
 
 
 def find(
@@ -123,9 +123,10 @@ def labelled(path: Path, *, resume: bool) -> RunDir:
 def copied_from(run: RunDir) -> Path | None:
     """The directory that this one was copied from; None if it isn't a copy or that one is gone."""
     label, first = recorded(run, "label"), recorded(run, "path")
-    if label is None or first is None or not Path(first).exists() or run.path.samefile(first):
-        return None
-    return Path(first) if recorded(RunDir(Path(first)), "label") == label else None
+    with contextlib.suppress(OSError):  # it is gone, or in a folder that this user can't enter
+        if label and first and not run.path.samefile(first):
+            return Path(first) if recorded(RunDir(Path(first)), "label") == label else None
+    return None
 
 
 def refuse_copy(run: RunDir) -> None:

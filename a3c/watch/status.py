@@ -29,7 +29,7 @@ from a3c.watch import alerts
 from a3c.watch.snapshot import LIVE_STATES, CheckpointStatus, ProcessStatus, Status, fresh_s
 
 _MAX_EPISODES_BYTES = 1 << 26  # of the chief's file; games aren't counted in a larger one
-_GAME = re.compile(rb'"env_steps":\s*(\d{1,18})\b.*"worker":\s*(\d+)')
+_GAME = re.compile(rb'"env_steps":\s*(\d{1,18})\b.*"worker":\s*(\d{1,9})\b')
 
 
 def read(run: RunDir, *, usage: bool = False) -> Status:
