@@ -199,6 +199,11 @@ def test_filters_and_saliency_are_drawn(atari: Path, tmp_path: Path) -> None:
         assert float(pixels.std()) > 0.05
 
 
+def test_a_folder_of_videos_whose_name_is_too_long_is_refused(capsys: Out) -> None:
+    assert evaluate.main(["zoo/cartpole", "--record", "x" * 300]) == 2
+    assert "File name too long: give a folder" in capsys.readouterr().err
+
+
 def test_for_vectors_saliency_is_refused(trained: Path, tmp_path: Path, capsys: Out) -> None:
     looks = ["--what", "filters", "saliency", "--output", str(tmp_path)]
     assert plot.main([str(trained), *looks]) == 2
