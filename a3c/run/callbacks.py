@@ -31,7 +31,8 @@ def find(name: str, **arguments: Any) -> Callable[..., Any]:
     called = () if isinstance(found, type) else ("row", "run_dir")
     if isinstance(found, type) and not any("__call__" in vars(base) for base in found.__mro__):
         raise UserError(f"{subject} has no method __call__: add __call__(self, row, run_dir)")
-    if any(map(inspect.iscoroutinefunction, (found, found.__call__))):
+    own_call = inspect.getattr_static(found, "__call__", None)  # of a class
+    if inspect.iscoroutinefunction(found) or inspect.iscoroutinefunction(own_call):
         raise UserError(f"{subject} is async, and nothing would await it: make it a plain function")
     user_code.check_call(found, subject, *called, **arguments)
     return found
