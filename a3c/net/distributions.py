@@ -1,7 +1,8 @@
 """Policies: distributions over actions, given a network's policy parameters `[..., P]`."""
 
+import abc
 import math
-from typing import Any, Protocol, runtime_checkable
+from typing import Any
 
 import numpy as np
 import tensorflow as tf
@@ -21,8 +22,7 @@ FORBIDDEN = -1e8
 _HALF_LOG_TAU = 0.5 * math.log(2.0 * math.pi)
 
 
-@runtime_checkable
-class Policy(Protocol):
+class Policy(abc.ABC):
     """A distribution over actions, with its own output layer.
 
     Rollouts store actions in the policy's own form; only `to_env` knows the environment's.
@@ -32,27 +32,35 @@ class Policy(Protocol):
     action_dtype: np.dtype  # of stored actions
     action_shape: tuple[int, ...]
 
+    @abc.abstractmethod
     def head(self, features: Any) -> Any:
         """Add the policy's output layer: features `[..., F]` to parameters `[..., P]`."""
 
+    @abc.abstractmethod
     def sample(self, parameters: Any) -> Any:
         """Draw one action for each row of parameters, `[..., *action_shape]`."""
 
+    @abc.abstractmethod
     def mode(self, parameters: Any) -> Any:
         """The most probable action, `[..., *action_shape]`."""
 
+    @abc.abstractmethod
     def log_probability(self, parameters: Any, actions: Any) -> Any:
         """The log of the probability or density of stored actions, `[...]`."""
 
+    @abc.abstractmethod
     def entropy(self, parameters: Any) -> Any:
         """The entropy in nats, `[...]`."""
 
+    @abc.abstractmethod
     def to_env(self, actions: np.ndarray) -> np.ndarray:
         """Convert stored actions to the environment's; valid even if a network diverged to NaN."""
 
+    @abc.abstractmethod
     def random_actions(self, rng: np.random.Generator, parameters: np.ndarray) -> np.ndarray:
         """Draw uniformly random actions in stored form for parameters `[B, P]`."""
 
+    @abc.abstractmethod
     def random_log_probability(self, parameters: Any, actions: Any) -> Any:
         """The log-probability or log-density of `actions` under `random_actions`, `[...]`."""
 
@@ -62,6 +70,7 @@ class Policy(Protocol):
         at_random = self.random_log_probability(parameters, actions) + tf.math.log(epsilon)
         return tf.reduce_logsumexp(tf.stack([by_policy, at_random]), axis=0)  # log(0) is -inf
 
+    @abc.abstractmethod
     def describe(self) -> str:
         """The policy in a few words."""
 
@@ -99,8 +108,9 @@ class Categorical(Policy):
 
     def head(self, features: Any) -> Any:
         """A dense layer `policy` for the concatenated logits of all choices."""
-        start: Any = {"gain": layers.POLICY_GAIN, "initialization": self._config.initialization}
-        return layers.dense(features, self.num_parameters, "policy", **start)
+        start = self._config.initialization
+        gain, units = layers.POLICY_GAIN, self.num_parameters
+        return layers.dense(features, units, "policy", gain=gain, initialization=start)
 
     def sample(self, parameters: Any) -> Any:
         """Draw each choice by the Gumbel-max trick: the argmax of logits plus noise.

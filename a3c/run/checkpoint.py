@@ -111,8 +111,7 @@ def write(
         for path in sorted(temporary.iterdir()):
             with path.open("rb") as file:
                 os.fsync(file.fileno())
-                digest = hashlib.file_digest(file, "sha256").hexdigest()
-            files[path.name] = {"bytes": path.stat().st_size, "sha256": digest}
+            files[path.name] = {"bytes": path.stat().st_size, "sha256": _sha256(path)}
         write_json(temporary / MANIFEST, asdict(replace(manifest, files=files)))
         _move(temporary, final)
         sync_directory(root)
@@ -155,6 +154,11 @@ def _remove(path: Path) -> None:
         shutil.rmtree(path, ignore_errors=True)
 
 
+def _sha256(path: Path) -> str:
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
+
+
 def verify(directory: Path) -> Manifest:
     """Verify every file of a checkpoint and return its manifest; raises DamagedCheckpointError.
 
@@ -168,9 +172,8 @@ def verify(directory: Path) -> Manifest:
             size, wanted = path.stat().st_size, expected["bytes"]
             if size != wanted:
                 raise DamagedCheckpointError(f"{name} has {size} bytes instead of {wanted}")
-            with path.open("rb") as file:
-                if hashlib.file_digest(file, "sha256").hexdigest() != expected["sha256"]:
-                    raise DamagedCheckpointError(f"{name} does not match its SHA-256")
+            if _sha256(path) != expected["sha256"]:
+                raise DamagedCheckpointError(f"{name} does not match its SHA-256")
         foreign = {path.name for path in directory.glob(f"{PREFIX}.*")} - set(manifest.files)
     except (OSError, ValueError, KeyError) as error:  # ValueError: a name that no file can have
         raise DamagedCheckpointError(f"a file can't be read: {error}") from None
