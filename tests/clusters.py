@@ -1,5 +1,6 @@
-"""Real clusters for tests: TensorFlow servers on free ports of this machine."""
+"""Agents for tests, and real clusters: TensorFlow servers on free ports of this machine."""
 
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 from unittest import mock
@@ -8,6 +9,7 @@ import numpy as np
 import tensorflow as tf
 from gymnasium.spaces import Box, Discrete
 
+import a3c
 import envs
 import model
 from a3c.cluster import topology as addresses
@@ -17,14 +19,16 @@ from a3c.learn import training
 from a3c.learn.agent import Agent, Batch
 from a3c.learn.returns import NO_UPDATE
 from a3c.learn.training import Worker
+from a3c.play.loaded_agent import LoadedAgent
+from a3c.play.playground import EvaluationSetup
 from a3c.process.heartbeat import Heartbeat
 from a3c.process.signals import StopRequest
 from a3c.run.rows import read_rows
 from a3c.run.rundir import RunDir
 from a3c.server.exchange import Push
 from a3c.server.store import Store
-from tests.fake_runs import configure
-from tests.runs import REPOSITORY as REPOSITORY
+from tests.fake_runs import configure, manifest_of
+from tests.snapshots import write_values
 
 OBSERVATIONS = Box(-1.0, 1.0, (3,), np.float32)
 ACTIONS = Discrete(2)
@@ -38,9 +42,22 @@ def small_config(**settings: Any) -> Config:
     return config(**{**usual, **settings})
 
 
-def agent(settings: Config, *, seed: int = 1, **changes: Any) -> Agent:
-    network = model.build(OBSERVATIONS, ACTIONS, settings.network)
-    return Agent(network, OBSERVATIONS, settings, seed=seed, **changes)
+def agent(
+    settings: Config, space: Any = OBSERVATIONS, actions: Any = ACTIONS, seed: int = 1, **more: Any
+) -> Agent:
+    """An agent with the network of `model.py`."""
+    network = model.build(space, actions, settings.network)
+    return Agent(network, space, settings, seed=seed, **more)
+
+
+def untrained(folder: Path, **settings: Any) -> LoadedAgent:
+    """An agent as it is before training, loaded from the checkpoint `folder / "7"`."""
+    chosen = config(**settings)
+    setup = EvaluationSetup(chosen, envs.make, model.build, 1)
+    with closing(setup.envs(1)) as played:
+        made = setup.agent(played)
+    values = made.parameters() | {"observation_statistics": np.zeros(made.statistics_size)}
+    return a3c.load(write_values(folder, values, manifest_of(chosen, 7)))
 
 
 def flat(of: Agent) -> np.ndarray:
@@ -48,7 +65,6 @@ def flat(of: Agent) -> np.ndarray:
 
 
 def push_of(gradient: np.ndarray, num_steps: int, **others: Any) -> Push:
-    """A push of a gradient that counts `num_steps` env steps."""
     usual = {"learning_rate": 0.01, "num_samples": 1, "statistics": np.zeros(0)}
     usual["advantage_update"] = NO_UPDATE
     return Push(gradient=gradient, num_steps=num_steps, **{**usual, **others})

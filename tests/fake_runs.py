@@ -18,15 +18,13 @@ from a3c.process import process_records
 from a3c.process.process_records import ENDED_STATES, Identity, LastExit, ProcessRecord
 from a3c.run import checkpoint, rundir
 from a3c.run.checkpoint import Manifest
+from tests import not_none
 
 
 def configure(**changes: Any) -> Config:
     """A configuration from settings by name, in any section."""
-    layer: command_line.Layer = {}
-    for name, value in changes.items():
-        option = options.OPTIONS[name]
-        layer[name] = options.coerce(option, value, name)
-    return command_line.merge([layer])
+    coerced = {n: options.coerce(options.OPTIONS[n], value, n) for n, value in changes.items()}
+    return command_line.merge([coerced])
 
 
 def manifest_of(config: Config, step: int, **changes: Any) -> Manifest:
@@ -48,9 +46,7 @@ def iso(timestamp: float) -> str:
 
 
 def myself() -> Identity:
-    identity = process_records.identify(os.getpid())
-    assert identity is not None
-    return identity
+    return not_none(process_records.identify(os.getpid()))
 
 
 def dead() -> Identity:
@@ -133,10 +129,26 @@ class FakeRun:
         )
 
 
+SCORES = {"episodes": 20, "mean": 480.0, "median": 500.0, "stderr": 1.0, "min": 9.0, "max": 500.0}
+
+
+def cartpole(folder: Path, **settings: Any) -> FakeRun:
+    """A new run of CartPole with one worker."""
+    chosen = {"env_id": "CartPole-v1", "workers": 1} | settings
+    return FakeRun(folder / "run", configure(**chosen))
+
+
+def pole(folder: Path, state: str = "running", workers: int = 1, **changes: Any) -> FakeRun:
+    """A run of CartPole whose processes are all in one state."""
+    made = cartpole(folder, workers=workers, **changes)
+    for name in ("ps-0", *(f"worker-{i}" for i in range(workers))):
+        made.process(name, state)
+    return made
+
+
 def live_run(path: Path, *, workers: int, env_id: str = "ALE/Pong-v5", **changes: Any) -> FakeRun:
     """A run at work, with an S-shaped learning curve and some noise."""
-    config = configure(env_id=env_id, workers=workers, **changes)
-    run = FakeRun(path, config, age_s=4000.0)
+    run = FakeRun(path, configure(env_id=env_id, workers=workers, **changes), age_s=4000.0)
     for name in ["ps-0", *(f"worker-{i}" for i in range(workers))]:
         run.process(name)
     rows = []

@@ -8,15 +8,17 @@ import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
-from typing import IO, Any
+from typing import IO, Any, AnyStr
 
 import psutil
 
 from a3c.keeper.spec import Process
 from a3c.process import process_records
+from a3c.process.process_records import ProcessRecord
 from a3c.run import checkpoint
 from a3c.run.rundir import LOCK, RunDir
 from a3c.watch import status
+from tests import not_none
 
 REPOSITORY = Path(__file__).resolve().parent.parent
 DEADLINE_S = 180.0
@@ -46,23 +48,23 @@ def call(*command: str, check: bool = False, **settings: Any) -> subprocess.Comp
     return done
 
 
-def line_of(stream: IO[bytes] | None) -> bytes:
-    assert stream is not None
-    return stream.readline()
+def line_of(stream: IO[AnyStr] | None) -> AnyStr:
+    return not_none(stream).readline()
+
+
+def script(name: str, *arguments: str) -> list[str]:
+    """The command line of a script at the top of the repository."""
+    return [sys.executable, str(REPOSITORY / name), *arguments]
 
 
 def call_script(name: str, *arguments: str, **settings: Any) -> subprocess.CompletedProcess[str]:
-    return call(sys.executable, str(REPOSITORY / name), *arguments, **settings)
+    return call(*script(name, *arguments), **settings)
 
 
 def launcher(*arguments: str) -> list[str]:
     """The command line of the launcher in child mode, without the end-of-run extras."""
-    return [
-        sys.executable,
-        str(REPOSITORY / "launch_cluster.py"),
-        *("--mode", "child", "--evaluation-episodes", "0"),
-        *arguments,
-    ]
+    usual = ("--mode", "child", "--evaluation-episodes", "0")
+    return script("launch_cluster.py", *usual, *arguments)
 
 
 @contextlib.contextmanager
@@ -88,6 +90,14 @@ def running(path: Path, *flags: str, prefix: Sequence[str] = ()) -> Iterator[sub
 def finish(process: subprocess.Popen[str]) -> tuple[int, str]:
     _, said = process.communicate(timeout=DEADLINE_S)
     return process.returncode, said
+
+
+def stop(process: subprocess.Popen[str], number: signal.Signals = signal.SIGINT) -> str:
+    """End a launcher in order by a signal, and assert its exit code; returns what it says."""
+    process.send_signal(number)
+    code, said = finish(process)
+    assert code == 128 + number, said
+    return said
 
 
 def run(path: Path, *flags: str, prefix: Sequence[str] = ()) -> str:
@@ -126,24 +136,26 @@ def assert_private(path: Path) -> None:
     """Assert that only their owner gets at a run's files, and that no secret is in them."""
     below = list(path.rglob("*"))
     assert {file.stat().st_uid for file in [path, *below]} == {os.getuid()}
-    folders = [path, *(path / part for part in ("logs", "processes", "checkpoints", "metrics"))]
-    assert [folder for folder in folders if folder.stat().st_mode & 0o077] == []
-    readable = [*path.glob("*.json"), *path.glob("logs/*"), *path.glob("processes/*.json")]
-    assert [f for f in [*readable, path / LOCK] if f.stat().st_mode & 0o077] == []
+    folders = (path / part for part in ("logs", "processes", "checkpoints", "metrics"))
+    files = (*path.glob("*.json"), *path.glob("logs/*"), *path.glob("processes/*.json"))
+    private = [path, path / LOCK, *folders, *files]
+    assert [place for place in private if place.stat().st_mode & 0o077] == []
     assert [
         f for f in below if f.is_file() and ONLY_IN_ENVIRONMENT.encode() in f.read_bytes()
     ] == []
 
 
+def record(run: RunDir, name: str) -> ProcessRecord:
+    return not_none(process_records.read_record(run.record(name)), f"{name} has no record")
+
+
 def pid_of(run: RunDir, name: str) -> int | None:
-    record = process_records.read_record(run.record(name))
-    return record.pid if record and process_records.is_alive(record) else None
+    found = process_records.read_record(run.record(name))
+    return found.pid if found and process_records.is_alive(found) else None
 
 
 def manifest(run_dir: Path) -> checkpoint.Manifest:
-    found = checkpoint.newest_valid(run_dir / "checkpoints")
-    assert found
-    return found[1]
+    return not_none(checkpoint.newest_valid(run_dir / "checkpoints"))[1]
 
 
 def is_gone(pid: int) -> bool:

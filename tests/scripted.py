@@ -1,4 +1,4 @@
-"""Games with scripted rewards and ends, and an actor whose every answer is known."""
+"""Games with scripted rewards and ends, an actor whose every answer is known, random rollouts."""
 
 from collections.abc import Sequence
 from typing import Any, NamedTuple
@@ -9,6 +9,7 @@ from gymnasium.spaces import Box, Discrete
 from gymnasium.vector import AutoresetMode, SyncVectorEnv, VectorEnv
 
 from a3c.learn.agent import Action
+from a3c.learn.rollout import Rollout
 
 NUM_ACTIONS = 5
 OBSERVATIONS = Box(-np.inf, np.inf, (3,), np.float32)
@@ -99,3 +100,27 @@ class ScriptedActor:
     @staticmethod
     def _remember(state: np.ndarray, starts: np.ndarray) -> np.ndarray:
         return np.where(starts[:, None], 0, state).astype(np.float32) + 1
+
+
+def random_rollout(seed: int, num_steps: int = 5) -> Rollout:
+    """A rollout of anything of three environments, with ended episodes and dead transitions."""
+    rng = np.random.default_rng(seed)
+    shape = (num_steps, 3)
+    return Rollout(
+        observations=rng.normal(size=(*shape, 3)).astype(np.float32),
+        actions=rng.integers(2, size=shape),
+        rewards=rng.normal(size=shape).astype(np.float32),
+        discounts=np.where(rng.random(shape) < 0.3, 0.0, 0.9).astype(np.float32),
+        values=rng.normal(size=shape).astype(np.float32),
+        bootstrap_value=rng.normal(size=3).astype(np.float32),
+        mask=(rng.random(shape) < 0.8).astype(np.float32),
+        starts=rng.random(shape) < 0.2,
+        state=np.zeros((3, 0), np.float32),
+        policy_parameters=rng.normal(size=(*shape, 2)).astype(np.float32),
+        epsilon=rng.uniform(0.0, 0.5, shape).astype(np.float32),
+        episodes=[],
+        info={},
+        return_statistics=np.zeros(0),
+        next_observations=rng.normal(size=(3, 3)).astype(np.float32),
+        next_starts=np.zeros(3, bool),
+    )

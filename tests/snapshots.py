@@ -1,11 +1,13 @@
 """Checkpoints for tests: whole, and damaged."""
 
+import json
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
+from a3c.process.process_records import write_atomically
 from a3c.run import checkpoint
 from a3c.run.checkpoint import Manifest
 from tests.fake_runs import configure, manifest_of
@@ -31,6 +33,12 @@ def write_values(root: Path, values: Mapping[str, Any], of: Manifest) -> Path:
     """Write a checkpoint that TensorFlow can read, of variables with these values."""
     arrays = {name: np.asarray(value) for name, value in values.items()}
     return checkpoint.write(root, of, lambda prefix: checkpoint.save_variables(prefix, arrays))
+
+
+def rewrite(path: Path, **changes: Any) -> None:
+    """Change fields of a checkpoint's manifest, at once for whoever reads it."""
+    fields = json.loads((path / checkpoint.MANIFEST).read_text())
+    write_atomically(path / checkpoint.MANIFEST, json.dumps(fields | changes))
 
 
 def damage(path: Path) -> None:

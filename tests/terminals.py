@@ -1,4 +1,4 @@
-"""A terminal for a command; tests can close it while the command runs."""
+"""A terminal for a command. Tests can close it meanwhile; its `with` block ends both."""
 
 import contextlib
 import fcntl
@@ -8,14 +8,17 @@ import struct
 import subprocess
 import termios
 import threading
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import Self
 
 COLUMNS, LINES = 100, 40
 
 
 class Terminal:
-    def __init__(self, command: Sequence[str], cwd: Path, environment: Mapping[str, str]) -> None:
+    def __init__(
+        self, command: Sequence[str], cwd: Path, environment: Mapping[str, str] = os.environ
+    ) -> None:
         self._master, slave = pty.openpty()
         fcntl.ioctl(slave, termios.TIOCSWINSZ, struct.pack("HHHH", LINES, COLUMNS, 0, 0))
         self.process = subprocess.Popen(
@@ -48,16 +51,10 @@ class Terminal:
         if self._closed.acquire(blocking=False):
             os.close(self._master)
 
+    def __enter__(self) -> Self:
+        return self
 
-@contextlib.contextmanager
-def terminal(
-    command: Sequence[str], cwd: Path, environment: Mapping[str, str] = os.environ
-) -> Iterator[Terminal]:
-    """A command on a terminal; on exit the terminal is closed and the command ended."""
-    opened = Terminal(command, cwd, environment)
-    try:
-        yield opened
-    finally:
-        opened.close()
-        opened.process.kill()
-        opened.process.wait()
+    def __exit__(self, *_: object) -> None:
+        self.close()
+        self.process.kill()
+        self.process.wait()

@@ -20,6 +20,7 @@ from benchmarks.asynchrony_simulated import Simulation
 from benchmarks.judge import Judge
 from tests import refused
 from tests.clusters import config
+from tests.graphs import log_softmax
 from tests.runs import REPOSITORY, call
 
 HOW = ("2026-11-24 20:00:00", "abc", "2 cores, some processor", 1.5, "cartpole", 1, "shared")
@@ -81,8 +82,7 @@ def log_probabilities(rollout: Rollout) -> np.ndarray:
         mean, log_deviation = given[..., :1], given[..., 1:]
         z = (actions - mean) / np.exp(log_deviation)
         return -0.5 * z**2 - log_deviation - 0.5 * np.log(2 * np.pi)
-    logs = given - np.log(np.exp(given).sum(axis=-1, keepdims=True))
-    return np.take_along_axis(logs, actions[..., None], axis=-1)
+    return np.take_along_axis(log_softmax(given), actions[..., None], axis=-1)
 
 
 def learnt_in_c(settings: Config, given: list[np.ndarray], rollouts: int) -> np.ndarray:

@@ -23,8 +23,7 @@ def make(num_envs: int = 1, render_mode: str | None = None, **settings: Any) -> 
 def play(games: Envs, num_steps: int, seed: int = 3) -> list[tuple[Any, ...]]:
     """The results of reset and of `num_steps` random steps, always with the same actions."""
     observations, info = games.reset(seed=seed)
-    num_games = len(observations)
-    nothing = np.zeros(num_games)
+    nothing = np.zeros(len(observations))
     history: list[tuple[Any, ...]] = [(observations, nothing, nothing, nothing, info)]
     games.action_space.seed(0)
     history += [games.step(games.action_space.sample()) for _ in range(num_steps)]
@@ -131,8 +130,7 @@ def test_old_and_new_ids_name_a_game_and_its_stickiness() -> None:
 def test_only_sticky_actions_make_equal_actions_differ(settings: Any, sticky: bool) -> None:
     games = make(2, noop_max=0, **settings)
     games.reset(seed=1)
-    rng = np.random.default_rng(0)
-    for action in rng.integers(6, size=40):
+    for action in np.random.default_rng(0).integers(6, size=40):
         observations, *_ = games.step(np.array([action, action]))
     assert (observations[0] != observations[1]).any() == sticky
 

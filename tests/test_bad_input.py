@@ -19,10 +19,10 @@ import launch_cluster
 import model
 import plot
 import worker
-from tests.clusters import REPOSITORY
-from tests.runs import call_script
+from tests import Said
+from tests.runs import REPOSITORY, call_script
 from tests.test_broken_runs import DAMAGES, FILES
-from tests.test_fuzz_input import MANY, SOME, Said, Stage, add_no_runs, check_refused
+from tests.test_fuzz_input import MANY, SOME, Stage, add_no_runs, check_refused
 
 PAGE = REPOSITORY / "docs" / "bad-input.md"
 MAINS = {

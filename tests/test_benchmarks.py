@@ -6,6 +6,7 @@ import shutil
 import signal
 import sys
 import time
+from contextlib import closing
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -165,10 +166,9 @@ def test_throughput_staleness_and_limit_are_those_worked_out_by_hand(case: str) 
 
 def test_the_time_to_solve_stops_falling_where_learning_needs_more_than_workers_bring() -> None:
     learned = {1: 1.0, 64: 1.0, 256: 8.0}
-    found = scale_solve.points(learned, env_steps=700_000, env_steps_per_s=945.0)
     wall = {
         (p.ps, p.hosts, p.workers, p.learning): p.wall_s
-        for p in found
+        for p in scale_solve.points(learned, env_steps=700_000, env_steps_per_s=945.0)
         if p.link_mbit_s > 1e3 and p.smallest_push == scale_solve.SMALL
     }
     same, worse = scale_solve.SAME, scale_solve.CARTPOLE
@@ -210,8 +210,8 @@ for step in range(10**6):
 def test_a_cluster_counts_once_all_do_unless_frozen(tmp_path: Path, monkeypatch: Patch) -> None:
     counts = tmp_path / "counts.jsonl"
     command = [sys.executable, "-c", COUNT, str(counts)]
-    one = Contestant("fake", command, [counts], output=tmp_path / "said.txt", workers=2)
-    try:
+    said = tmp_path / "said.txt"
+    with closing(Contestant("fake", command, [counts], output=said, workers=2)) as one:
         one.wait_until_counting()
         assert last_rows(counts)[-1]["env_steps"] > 20
         one.freeze()
@@ -226,8 +226,6 @@ def test_a_cluster_counts_once_all_do_unless_frozen(tmp_path: Path, monkeypatch:
         assert still != before
         one.resume()
         wait_until(lambda: last_rows(counts)[-1] != still, "a new row")
-    finally:
-        one.close()
 
 
 def test_a_program_of_a_peer_needs_nothing_of_ours(tmp_path: Path) -> None:
@@ -310,8 +308,7 @@ def test_progress_is_over_by_a_hundred_games_and_not_by_fewer_or_by_time(tmp_pat
     assert not progress.over(200, [])
     assert progress.over(300, [18.0])
     assert progress.solved
-    lines = (tmp_path / "curve.csv").read_text().splitlines()
-    assert lines == [
+    assert (tmp_path / "curve.csv").read_text().splitlines() == [
         "wall_s,env_steps,games,mean_return_100",
         "6.0,200,99,21.0",
         "7.0,300,100,20.97",

@@ -14,16 +14,15 @@ from a3c.config import command_line, options
 from a3c.errors import UserError
 from a3c.process import console
 from a3c.run.rundir import REPOSITORY
-from tests import Log, Out, Patch
+from tests import Log, Patch, ended
 
 
-def printed(capsys: Out, *arguments: str) -> list[list[str]]:
-    assert launch_cluster.main(list(arguments)) == 0
-    return [line.split() for line in capsys.readouterr().out.splitlines()]
+def printed(*arguments: str) -> list[list[str]]:
+    return [line.split() for line in ended(0, launch_cluster.main, *arguments).out.splitlines()]
 
 
-def test_every_preset_is_listed_with_its_goal_and_what_was_measured(capsys: Out) -> None:
-    rows = printed(capsys, "presets")[1:]
+def test_every_preset_is_listed_with_its_goal_and_what_was_measured() -> None:
+    rows = printed("presets")[1:]
     assert [words[0] for words in rows] == command_line.preset_names()
     lines = {words[0]: " ".join(words) for words in rows}
     assert "CartPole-v1, CartPole-v0 475 solved 10 of 10, median" in lines["cartpole"]
@@ -34,30 +33,28 @@ def test_every_preset_is_listed_with_its_goal_and_what_was_measured(capsys: Out)
     assert lines["mujoco"].count("HalfCheetah-v5 ") == 1
 
 
-def test_settings_say_where_they_come_from(capsys: Out) -> None:
-    lines = {words[0]: words[1:] for words in printed(capsys, "presets", "cartpole")}
+def test_settings_say_where_they_come_from() -> None:
+    lines = {words[0]: words[1:] for words in printed("presets", "cartpole")}
     assert lines["--stop-at-return"] == ["475.0", "preset", "cartpole"]
     assert lines["--frame-skip"] == ["4", "default"]
     flags = ("--env-id", "CartPole-v1", "--seed", "7", "--no-evaluation-greedy")
-    lines = {words[0]: words[1:] for words in printed(capsys, "config", *flags)}
+    lines = {words[0]: words[1:] for words in printed("config", *flags)}
     assert lines["--seed"] == ["7", "flag"]
     assert lines["--evaluation-greedy"] == ["off", "flag"]
     assert lines["--envs"] == ["16", "preset", "cartpole"]
     assert len(lines) == len(options.OPTIONS) + 1
 
 
-def test_installed_environments_are_found_by_a_part_of_their_names(capsys: Out) -> None:
-    assert ["ALE/Pong-v5", "preset", "pong"] in printed(capsys, "envs", "pong")
-    assert printed(capsys, "envs", "acrobot-v?") == [["Acrobot-v1", "preset", "acrobot"]]
-    assert launch_cluster.main(["envs", "no-such-game"]) == 2
-    assert "no environment matches no-such-game" in capsys.readouterr().err
+def test_installed_environments_are_found_by_a_part_of_their_names() -> None:
+    assert ["ALE/Pong-v5", "preset", "pong"] in printed("envs", "pong")
+    assert printed("envs", "acrobot-v?") == [["Acrobot-v1", "preset", "acrobot"]]
+    said = ended(2, launch_cluster.main, "envs", "no-such-game").line
+    assert "no environment matches no-such-game" in said
 
 
-def test_help_shows_defaults_and_the_values_of_the_chosen_preset(capsys: Out) -> None:
+def test_help_shows_defaults_and_the_values_of_the_chosen_preset() -> None:
     def help_of(*arguments: str) -> str:
-        with pytest.raises(SystemExit):
-            launch_cluster.main([*arguments])
-        return " ".join(capsys.readouterr().out.split())
+        return " ".join(ended(0, launch_cluster.main, *arguments).out.split())
 
     assert "discount factor (0.99)" in help_of("--help")
     assert "discount factor (preset: 0.95)" in help_of("--preset", "pendulum", "--help")
@@ -76,12 +73,11 @@ def test_a_bare_start_says_its_game_and_hints_cartpole(monkeypatch: Patch, caplo
 
 
 @pytest.mark.parametrize("verb", [(), ("status",)])
-def test_the_version_is_that_of_the_project(verb: tuple[str, ...], capsys: Out) -> None:
+def test_the_version_is_that_of_the_project(verb: tuple[str, ...]) -> None:
     project = tomllib.loads((REPOSITORY / "pyproject.toml").read_text())["project"]
     assert project["version"] == a3c.__version__
-    with pytest.raises(SystemExit, match=r"^0$"):
-        launch_cluster.main([*verb, "--version"])
-    assert capsys.readouterr().out == f"a3c-cluster {a3c.__version__}\n"
+    said = ended(0, launch_cluster.main, *verb, "--version")
+    assert said.out == f"a3c-cluster {a3c.__version__}\n"
 
 
 DRY_RUN = ("--mode", "child", "--isolation", "off", "--dry-run", "--env-id")
@@ -108,13 +104,12 @@ def test_a_preset_for_another_task_gives_a_warning(caplog: Log) -> None:
 )
 def test_flags_without_effect_are_warned_of(words: list[str], idle: list[str], caplog: Log) -> None:
     assert launch_cluster.main([*DRY_RUN, "CartPole-v1", *words]) == 0
-    found = re.findall(r"warning: (\S+) does nothing here: it is for ", caplog.text)
-    assert found == idle
+    assert re.findall(r"warning: (\S+) does nothing here: it is for ", caplog.text) == idle
 
 
-def test_hints_name_the_users_python(here: Path, monkeypatch: Patch, capsys: Out) -> None:
-    assert launch_cluster.main(["play"]) == 2
-    assert f"did you mean {console.command('evaluate.py')}?" in capsys.readouterr().err
+def test_hints_name_the_users_python(here: Path, monkeypatch: Patch) -> None:
+    hint = f"did you mean {console.command('evaluate.py')}?"
+    assert hint in ended(2, launch_cluster.main, "play").line
     monkeypatch.setattr(sys, "executable", str(here / ".venv/bin/python"))
     script = str(REPOSITORY / "evaluate.py")  # which isn't below here
     assert console.command("evaluate.py") == f".venv/bin/python {script}"

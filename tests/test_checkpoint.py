@@ -1,7 +1,6 @@
 """Checkpoints on disk: written atomically, and verified when read."""
 
 import dataclasses
-import json
 import os
 import re
 import stat
@@ -20,10 +19,10 @@ from a3c.errors import reason_of
 from a3c.run import checkpoint
 from a3c.run.checkpoint import DamagedCheckpointError
 from tests import Patch, refused
-from tests.clusters import REPOSITORY, config
+from tests.clusters import config
 from tests.full_disks import little_room
-from tests.runs import call
-from tests.snapshots import FILES, damage, manifest, save, write, write_values
+from tests.runs import REPOSITORY, call
+from tests.snapshots import FILES, damage, manifest, rewrite, save, write, write_values
 
 
 def entries(root: Path) -> list[str]:
@@ -115,8 +114,7 @@ def test_two_threads_may_save_the_same_step(tmp_path: Path) -> None:
         other.join()
         save(prefix)
 
-    path = checkpoint.write(tmp_path, manifest(7), slow)
-    checkpoint.verify(path)
+    checkpoint.verify(checkpoint.write(tmp_path, manifest(7), slow))
     assert [each.name for each in tmp_path.iterdir()] == ["7"]
 
 
@@ -142,14 +140,6 @@ def test_files_and_folders_are_synced_around_the_rename(tmp_path: Path, monkeypa
         *sorted(FILES),
         *(f".manifest.json.{me}", folder, f"{folder} becomes 10", root.name),
     ]
-
-
-def manifest_of(path: Path) -> dict[str, Any]:
-    return json.loads((path / "manifest.json").read_text())
-
-
-def rewrite(path: Path, **changes: Any) -> None:
-    (path / "manifest.json").write_text(json.dumps({**manifest_of(path), **changes}))
 
 
 def become(path: Path, make: Callable[[Path], object]) -> None:
@@ -199,7 +189,7 @@ def test_a_name_that_leads_elsewhere_is_not_followed(tmp_path: Path, name: str) 
     path = write(tmp_path, 10)
     (tmp_path / "other").write_bytes(b"")
     empty = "e3b0c44298fc1c149afbf4c8996fb92427ae41e4649b934ca495991b7852b855"
-    files = {**manifest_of(path)["files"], name: {"bytes": 0, "sha256": empty}}
+    files = checkpoint.verify(path).files | {name: {"bytes": 0, "sha256": empty}}
     rewrite(path, files=files)
     with pytest.raises(DamagedCheckpointError, match="is missing"):  # not read
         checkpoint.verify(path)

@@ -16,13 +16,12 @@ from a3c.run.rows import PsStart
 from a3c.run.rundir import RunDir
 from a3c.server.exchange import Reply
 from a3c.server.store import Snapshot
-from tests import Log, Patch
-from tests.fake_runs import FakeRun, configure, dead
+from tests import Log, Patch, not_none
+from tests.fake_runs import SCORES, cartpole, configure, dead
 from tests.runs import manifest
 from tests.snapshots import write
 
 REPLY = Reply(np.zeros(1), np.zeros(1), np.zeros(3), 1000, 10, end_reason=None, stepped=True)
-EVALUATION = {"episodes": 20, **dict.fromkeys(("median", "stderr", "min", "max"), 1.0)}
 
 
 class ReportingStore:
@@ -51,7 +50,7 @@ class ReportingStore:
 
 
 def scored(mean: float) -> dict[str, Any]:
-    return {**EVALUATION, "mean": mean}
+    return {**SCORES, "mean": mean}
 
 
 def played(scores: dict[str, Any] | None = None) -> mock.Mock:
@@ -106,8 +105,7 @@ def test_a_run_is_solved_by_games_that_its_frozen_weights_have_won(tmp_path: Pat
     games.close.assert_called_once_with()
     assert list(checkpoint.by_step(tmp_path / "checkpoints")) == [1000]
     last = checkpoint.verify(tmp_path / "checkpoints" / "1000")
-    assert last.evaluation is not None
-    assert (last.reason, last.evaluation["mean"]) == ("solved", 50.5)
+    assert (last.reason, not_none(last.evaluation)["mean"]) == ("solved", 50.5)
     assert not (tmp_path / "candidate").exists()
 
 
@@ -128,9 +126,8 @@ def test_after_a_lucky_window_a_new_one_is_needed(tmp_path: Path, caplog: Log) -
     games.start.assert_not_called()
     tick(chief, 51.0)
     assert tick(chief) is None
-    assert "not solved: the mean of 20 games at env step 1,000 is 49.96, the goal is 50;" in (
-        caplog.text
-    )
+    said = "not solved: the mean of 20 games at env step 1,000 is 49.96, the goal is 50;"
+    assert said in caplog.text
     games.poll.return_value = scored(50.0)
     tick(chief, *[51.0] * 19)
     games.start.assert_called_once()
@@ -221,7 +218,7 @@ def test_a_save_that_our_bug_fails_is_told(tmp_path: Path, monkeypatch: Patch, c
 
 
 def test_a_killed_worker_is_not_counted_and_not_waited_for(tmp_path: Path) -> None:
-    made = FakeRun(tmp_path / "run", configure(env_id="CartPole-v1", workers=2))
+    made = cartpole(tmp_path, workers=2)
     made.process("worker-0")
     made.process("worker-1", "failed", child=dead(), keeper=dead())
     store = ReportingStore()

@@ -11,18 +11,16 @@ import worker
 from a3c.config import Config, command_line
 from a3c.config import to_dict as plain
 from a3c.config.options import OPTIONS
-from tests import Out, Patch
+from tests import Patch, Said, ended
 
 
 def parse(*arguments: str) -> Config:
     return command_line.parse_config(list(arguments), "launch_cluster.py", "test")[0]
 
 
-def said(capsys: Out, code: str, *arguments: str) -> Any:
+def said(code: int, *arguments: str) -> Said:
     """What arguments that end the command at once make it say."""
-    with pytest.raises(SystemExit, match=code):
-        parse(*arguments)
-    return capsys.readouterr()
+    return ended(code, lambda words: parse(*words), *arguments)
 
 
 @pytest.fixture
@@ -107,34 +105,32 @@ def test_the_preset_goes_by_the_environment_asked_for(presets: Path, tmp_path: P
     assert parse("--env-id", "CartPole-v1", "--epochs", "2").learning.ratio_limit == 0.2
 
 
-def test_the_help_shows_a_presets_value_as_it_is(presets: Path, capsys: Out) -> None:
+def test_the_help_shows_a_presets_value_as_it_is(presets: Path) -> None:
     (presets / "mine.toml").write_text('[run]\nstart_from = "50%/old"')
-    out = said(capsys, "0", "--preset", "mine", "--help").out
+    out = said(0, "--preset", "mine", "--help").out
     assert "(preset: 50%/old)" in " ".join(out.split())
 
 
-def test_a_broken_preset_is_named_and_the_help_is_shown(presets: Path, capsys: Out) -> None:
+def test_a_broken_preset_is_named_and_the_help_is_shown(presets: Path) -> None:
     (presets / "mine.toml").write_text("[run")
-    assert "preset mine is not valid TOML" in said(capsys, "2", "--preset", "mine").err
-    assert said(capsys, "0", "--help").out.startswith("usage: ")
+    assert "preset mine is not valid TOML" in said(2, "--preset", "mine").err
+    assert said(0, "--help").out.startswith("usage: ")
 
 
 @pytest.mark.parametrize("flag", ["--preset", "--env-id"])
-def test_help_is_shown_although_a_value_is_missing(flag: str, capsys: Out) -> None:
-    assert said(capsys, "0", "--help", flag).out.startswith("usage: ")
-    assert f"argument {flag}: expected one argument" in said(capsys, "2", flag, "--help").err
+def test_help_is_shown_although_a_value_is_missing(flag: str) -> None:
+    assert said(0, "--help", flag).out.startswith("usage: ")
+    assert f"argument {flag}: expected one argument" in said(2, flag, "--help").err
 
 
 @pytest.mark.parametrize("script", [launch_cluster, worker])
-def test_help_is_short_and_help_all_complete(script: Any, capsys: Out, monkeypatch: Patch) -> None:
+def test_help_is_short_and_help_all_complete(script: Any, monkeypatch: Patch) -> None:
     monkeypatch.setenv("COLUMNS", "80")
 
     def help_of(flag: str) -> list[str]:
-        with pytest.raises(SystemExit, match="0"):
-            script.main([flag])
-        out, err = capsys.readouterr()
-        assert err == ""
-        return out.splitlines()
+        shown = ended(0, script.main, flag)
+        assert shown.err == ""
+        return shown.out.splitlines()
 
     short, complete = help_of("--help"), help_of("--help-all")
     assert len(short) <= 100

@@ -19,9 +19,9 @@ from a3c.run.checkpoint import DamagedCheckpointError
 from a3c.run.metrics import JsonlSink
 from a3c.run.rundir import REPOSITORY, RunDir
 from benchmarks import compact
-from tests import Log, snapshots
+from tests import Log, not_none, snapshots
 from tests.clusters import config, small_config
-from tests.test_checkpoint import rewrite
+from tests.fake_runs import SCORES
 
 RNG = np.random.default_rng(0)
 WEIGHTS = {
@@ -40,7 +40,6 @@ OF_OPTIMIZER = {
     "Adam/beta1_power": np.float32(0.5),
 }
 EVERYTHING: dict[str, Any] = {**WEIGHTS, **EXACT, **OF_OPTIMIZER}
-EVALUATION = {"episodes": 2, "mean": 1.5, "median": 1.5, "min": 1.0, "max": 2.0, "stderr": 0.5}
 
 
 @pytest.fixture(scope="module")
@@ -48,7 +47,7 @@ def packed(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A checkpoint of a run, and the compact one made of it, whose path this is."""
     root = tmp_path_factory.mktemp("checkpoints")
     whole = snapshots.write_values(root, EVERYTHING, snapshots.manifest(10))
-    compact.write(whole, root / "small", EVALUATION)
+    compact.write(whole, root / "small", SCORES)
     return root / "small"
 
 
@@ -67,7 +66,7 @@ def test_a_compact_one_verifies_and_all_may_read_it(packed: Path) -> None:
     manifest, whole = checkpoint.verify(packed), checkpoint.verify(packed.with_name("10"))
     assert checkpoint.COMPACT in manifest.files
     assert checkpoint.COMPACT not in whole.files
-    assert manifest.evaluation == EVALUATION
+    assert manifest.evaluation == SCORES
     for name in ("step", "config", "recent_returns"):
         assert getattr(manifest, name) == getattr(whole, name), name
     assert packed.stat().st_mode & 0o555 == 0o555
@@ -78,7 +77,7 @@ def test_a_copy_of_a_compact_one_is_the_same(packed: Path, tmp_path: Path) -> No
     compact.write(packed, tmp_path / "copy")
     copied, first = (checkpoint.load_variables(path) for path in (tmp_path / "copy", packed))
     assert all(np.array_equal(copied[name], first[name]) for name in (*WEIGHTS, *EXACT))
-    assert checkpoint.verify(tmp_path / "copy").evaluation == EVALUATION
+    assert checkpoint.verify(tmp_path / "copy").evaluation == SCORES
 
 
 def test_python_objects_and_files_that_are_no_archives_are_refused(tmp_path: Path) -> None:
@@ -113,7 +112,7 @@ def test_a_run_continues_with_a_fresh_optimizer(packed: Path, tmp_path: Path, ca
     assert "env step 10, a compact checkpoint: the optimizer's statistics start" in caplog.text
     made = RunDir(tmp_path)
     for reason, is_lost in (("solved", False), ("interval", True)):
-        rewrite(tmp_path / "checkpoints" / "10", reason=reason)
+        snapshots.rewrite(tmp_path / "checkpoints" / "10", reason=reason)
         JsonlSink(made.metrics("worker-0")).write(15, {"wall_s": 1.0})  # while games were played
         prepare(blank_store(*EVERYTHING), tmp_path)
         assert made.metrics("losses").exists() == is_lost
@@ -136,8 +135,7 @@ def test_files_that_tensorflow_cannot_read_are_named(tmp_path: Path) -> None:
 def test_every_shipped_agent_is_whole_small_and_has_scores(path: Path) -> None:
     manifest = checkpoint.verify(path)
     assert checkpoint.COMPACT in manifest.files
-    assert manifest.evaluation
-    assert manifest.evaluation["episodes"] == 100
+    assert not_none(manifest.evaluation)["episodes"] == 100
     assert set(path.iterdir()) == {path / checkpoint.MANIFEST, path / checkpoint.COMPACT}
     assert sum(file.stat().st_size for file in path.iterdir()) < 4_000_000
     assert locate.find_checkpoint(f"zoo/{path.name}").config.env.env_id

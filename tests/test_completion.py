@@ -12,7 +12,7 @@ from a3c.config import options
 from tests import Out
 from tests.fake_runs import FakeRun, configure, live_run
 from tests.runs import REPOSITORY, wait_until
-from tests.terminals import terminal
+from tests.terminals import Terminal
 
 LAUNCHER = REPOSITORY / "launch_cluster.py"
 
@@ -82,7 +82,7 @@ def test_environments_are_offered_without_old_names(capsys: Out) -> None:
 def test_a_tab_in_a_real_bash_completes(runs: Path) -> None:
     """The launcher's own words behind `python launch_cluster.py`, file names behind any other."""
     bash = ["env", "TERM=dumb", "INPUTRC=/dev/null", "bash", "--norc", "--noprofile", "-i"]
-    with terminal(bash, runs) as opened:
+    with Terminal(bash, runs) as opened:
 
         def typed(keys: str, wanted: str) -> None:
             before = len(opened.shown)

@@ -13,7 +13,7 @@ from a3c.config import NetworkConfig
 from a3c.net import distributions
 from a3c.net.distributions import Policy, for_space
 from tests import refused
-from tests.graphs import run, variables
+from tests.graphs import log_softmax, run, variables
 
 
 def f32(values: Any) -> np.ndarray:
@@ -32,11 +32,6 @@ POLICIES = [(DISCRETE, CLIP), (MULTI, CLIP), (BITS, CLIP), (BOX, CLIP), (BOX, SQ
 def samples(policy: Policy, parameters: Any, seed: int = 3) -> np.ndarray:
     rows = np.tile(f32(parameters), (20_000, 1))
     return run(lambda: policy.sample(tf.constant(rows)), seed)
-
-
-def log_softmax(logits: np.ndarray) -> np.ndarray:
-    shifted = logits - logits.max(-1, keepdims=True)
-    return shifted - np.log(np.exp(shifted).sum(-1, keepdims=True))
 
 
 def numbers_of(policy: Policy, parameters: Any, actions: Any) -> list[np.ndarray]:
@@ -120,8 +115,7 @@ def test_a_diverged_network_still_gives_valid_actions(space: Any, config: Any, b
 
 def test_gaussian_log_probability_and_entropy_match_their_closed_forms() -> None:
     policy = for_space(BOX, CLIP)
-    rng = np.random.default_rng(0)
-    mean, log_deviation, actions = rng.normal(size=(3, 5, 2))
+    mean, log_deviation, actions = np.random.default_rng(0).normal(size=(3, 5, 2))
     log_p, entropies, *_ = numbers_of(policy, np.hstack([mean, log_deviation]), actions)
     z = (actions - mean) / np.exp(log_deviation)
     expected = (-0.5 * z**2 - log_deviation - 0.5 * np.log(2 * np.pi)).sum(-1)

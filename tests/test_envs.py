@@ -152,8 +152,7 @@ def test_a_users_environment_is_found_in_this_folder(here: Path) -> None:
         "from gymnasium.envs.classic_control import PendulumEnv\n"
         'gymnasium.register("Someones/World-v3", PendulumEnv, max_episode_steps=2)\n'
     )
-    made = make("someones.world:Someones/World-v3")
-    assert truncations(made, 4) == [0, 1, 0, 1]
+    assert truncations(make("someones.world:Someones/World-v3"), 4) == [0, 1, 0, 1]
     Path("plot.py").touch()
     refused("a3c-cluster has a module plot too: rename yours", make, "plot:Mine-v0")
     (here / "examples").mkdir()  # hides none of ours

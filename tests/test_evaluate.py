@@ -1,7 +1,6 @@
 """evaluate.py on real checkpoints: scores, videos, following a run, and keeping its best."""
 
 import contextlib
-import io
 import json
 import os
 import shutil
@@ -32,12 +31,11 @@ from a3c.run import checkpoint, rundir
 from a3c.run.metrics import Episode
 from a3c.run.rows import read_rows
 from a3c.run.rundir import RunDir
-from tests import Log, Out, Patch, clusters, snapshots, videos
-from tests.clusters import small_config
+from tests import Log, Patch, clusters, ended, not_none, snapshots, videos
+from tests.clusters import small_config, untrained
 from tests.fake_runs import configure, manifest_of
-from tests.runs import REPOSITORY, call, call_script, launcher, started, wait_until
+from tests.runs import REPOSITORY, call, call_script, launcher, line_of, script, started, wait_until
 from tests.snapshots import write_values
-from tests.test_loaded_agent import untrained
 from tests.test_tmux_run import OF_OTHERS
 from tests.videos import HEADLESS
 
@@ -72,10 +70,7 @@ def as_before(monkeypatch: Patch) -> Iterator[None]:
 
 def result(*arguments: str) -> dict[str, Any]:
     """What `evaluate.py --json` prints, in this process: it has imported TensorFlow already."""
-    said = io.StringIO()
-    with contextlib.redirect_stdout(said):
-        assert evaluate.main([*arguments, "--json"]) == 0
-    return json.loads(said.getvalue())
+    return json.loads(ended(0, evaluate.main, *arguments, "--json").out)
 
 
 def test_the_same_seed_gives_the_same_games_and_another_does_not(trained: Path) -> None:
@@ -122,8 +117,7 @@ confirm(path, 3, config, make, model.build)
 
 def test_a_confirming_game_that_hangs_ends_its_process(trained: Path) -> None:
     path = [*checkpoint.by_step(trained / "checkpoints").values()][-1]
-    command = [sys.executable, "-c", HANGING, str(path)]
-    done = subprocess.run(command, cwd=REPOSITORY, capture_output=True, text=True)
+    done = call(sys.executable, "-c", HANGING, str(path), cwd=REPOSITORY)
     assert done.returncode == -signal.SIGALRM
     assert done.stdout.split()[-1] == "20"
 
@@ -199,20 +193,17 @@ def test_filters_and_saliency_are_drawn(atari: Path, tmp_path: Path) -> None:
         assert float(pixels.std()) > 0.05
 
 
-def test_a_folder_of_videos_whose_name_is_too_long_is_refused(capsys: Out) -> None:
-    assert evaluate.main(["zoo/cartpole", "--record", "x" * 300]) == 2
-    assert "File name too long: give a folder" in capsys.readouterr().err
+def test_a_folder_of_videos_whose_name_is_too_long_is_refused() -> None:
+    line = ended(2, evaluate.main, "zoo/cartpole", "--record", "x" * 300).line
+    assert "File name too long: give a folder" in line
 
 
-def test_for_vectors_saliency_is_refused(trained: Path, tmp_path: Path, capsys: Out) -> None:
+def test_for_vectors_saliency_is_refused(trained: Path, tmp_path: Path) -> None:
     looks = ["--what", "filters", "saliency", "--output", str(tmp_path)]
-    assert plot.main([str(trained), *looks]) == 2
-    said = capsys.readouterr()
+    said = ended(2, plot.main, str(trained), *looks)
     assert said.out == f"{tmp_path / 'filters.png'}\n"
-    (line,) = said.err.splitlines()
-    assert "saliency is of images" in line
-    assert plot.main([str(trained), str(trained), "--what", "filters"]) == 2
-    assert len(capsys.readouterr().err.splitlines()) == 1
+    assert "saliency is of images" in said.line
+    assert ended(2, plot.main, str(trained), str(trained), "--what", "filters").line
 
 
 def test_the_evaluator_kept_the_best_where_evaluate_finds_it(trained: Path) -> None:
@@ -249,11 +240,8 @@ def test_a_solved_run_names_its_video_and_its_window_worked(trained: Path) -> No
 
 
 def end_as(path: Path, reason: str) -> None:
-    """Give the newest checkpoint of a run another reason, at once for whoever reads it."""
-    manifest = [*checkpoint.by_step(path / "checkpoints").values()][-1] / checkpoint.MANIFEST
-    replacement = manifest.with_name("replacement")
-    replacement.write_text(json.dumps({**json.loads(manifest.read_text()), "reason": reason}))
-    replacement.rename(manifest)
+    """Give the newest checkpoint of a run another reason."""
+    snapshots.rewrite([*checkpoint.by_step(path / "checkpoints").values()][-1], reason=reason)
 
 
 @pytest.fixture
@@ -262,11 +250,10 @@ def follower(trained: Path, path: Path) -> Iterator[tuple[subprocess.Popen[str],
     shutil.copytree(trained, path)
     shutil.rmtree(path / "best")
     end_as(path, "stop")
-    command = [sys.executable, str(REPOSITORY / "evaluate.py"), str(path), "--follow"]
+    command = script("evaluate.py", str(path), "--follow", "--episodes", "1")
     environment = {**os.environ, heartbeat.VARIABLE: f"{path}.heartbeat"}  # of a keeper
-    with started([*command, "--episodes", "1"], env=environment) as (evaluator,):
-        assert evaluator.stderr is not None
-        assert "env step" in evaluator.stderr.readline()
+    with started(command, env=environment) as (evaluator,):
+        assert "env step" in line_of(evaluator.stderr)
         time.sleep(2.0)
         assert evaluator.poll() is None
         yield evaluator, path
@@ -301,7 +288,7 @@ def test_a_best_is_kept_before_its_score(trained: Path, path: Path, monkeypatch:
 
 
 def test_ctrl_c_ends_watching_and_reports_whole_games(trained: Path) -> None:
-    command = [sys.executable, str(REPOSITORY / "evaluate.py"), str(trained), "--watch", "--json"]
+    command = script("evaluate.py", str(trained), "--watch", "--json", "--episodes", "1000")
 
     def open_window() -> psutil.Process | None:
         for child in psutil.Process(watching.pid).children():
@@ -310,7 +297,7 @@ def test_ctrl_c_ends_watching_and_reports_whole_games(trained: Path) -> None:
                     return child
         return None
 
-    with started([*command, "--episodes", "1000"], env=HEADLESS) as (watching,):
+    with started(command, env=HEADLESS) as (watching,):
         window = wait_until(open_window, "a window")
         time.sleep(1.5)
         watching.send_signal(signal.SIGINT)
@@ -322,7 +309,7 @@ def test_ctrl_c_ends_watching_and_reports_whole_games(trained: Path) -> None:
 
 
 @pytest.mark.parametrize("where", ["make", "reset", "step"])
-def test_an_environments_error_is_one_line(where: str, monkeypatch: Patch, capsys: Out) -> None:
+def test_an_environments_error_is_one_line(where: str, monkeypatch: Patch) -> None:
     def fail(*_: Any, **__: Any) -> Any:
         raise OSError("no camera")
 
@@ -332,8 +319,7 @@ def test_an_environments_error_is_one_line(where: str, monkeypatch: Patch, capsy
         return made
 
     monkeypatch.setattr(envs, "make", fail if where == "make" else broken)
-    assert evaluate.main(["zoo/cartpole", "--episodes", "1"]) == 1
-    (line,) = capsys.readouterr().err.splitlines()
+    line = ended(1, evaluate.main, "zoo/cartpole", "--episodes", "1").line
     assert line.startswith("evaluate.py: the environment raised an error: tests/test_evaluate.py:")
     assert line.endswith(": OSError: no camera")
 
@@ -356,12 +342,11 @@ def test_following_a_stopped_run_by_hand_plays_what_there_is(stopped: RunDir, ca
     assert [row["env_steps"] for row in read_rows(stopped.metrics("evaluator-0"))][-1] == 7
 
 
-def test_a_second_evaluator_waits_or_leaves(stopped: RunDir, tmp_path: Path, capsys: Out) -> None:
+def test_a_second_evaluator_waits_or_leaves(stopped: RunDir, tmp_path: Path) -> None:
     beats, path = tmp_path / "heartbeat", stopped.path / "processes" / ".evaluator"
     with path.open("w") as first, path.open("w") as another:
         assert rundir.lock(first.fileno())
-        assert evaluate.main([str(stopped.path), "--follow"]) == 2
-        (line,) = capsys.readouterr().err.splitlines()
+        line = ended(2, evaluate.main, str(stopped.path), "--follow").line
         assert "has an evaluator already: leave it out, and give --watch to see games" in line
 
         def let_go(_: float) -> None:
@@ -404,8 +389,7 @@ def test_a_killed_evaluator_leaves_a_complete_best(run: RunDir, monkeypatch: Pat
     """Whether it was killed while it wrote, between two renames, or while it removed."""
     kept(run, 100, 7.0).path.rename(run.path / "best" / ".replaced-100")
     shutil.copytree(run.path / "best" / ".replaced-100", run.path / "best" / ".writing-100-1")
-    found = locate.find_best(run)
-    assert found is not None
+    found = not_none(locate.find_best(run))
     assert (found.step, checkpoint.verify(found.path).step) == (100, 100)
     monkeypatch.setattr(shutil, "rmtree", lambda *_, **__: None)
     best = kept(run, 200, 8.0)

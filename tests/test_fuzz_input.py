@@ -1,7 +1,6 @@
 """Whatever comes in: exit code 2 with one line on stderr, or a valid plan; never a written file."""
 
 import contextlib
-import io
 import json
 import os
 from collections.abc import Callable, Iterator, Sequence
@@ -19,16 +18,11 @@ import worker
 from a3c.config import SECTIONS
 from a3c.config.options import OPTIONS
 from a3c.launch.verbs import VERBS
+from tests import Said, ended
 from tests.runs import call_script
 
 MANY = settings(max_examples=120, suppress_health_check=list(HealthCheck))
 SOME = settings(max_examples=60, suppress_health_check=list(HealthCheck))
-
-
-class Said(NamedTuple):
-    code: int
-    out: str
-    err: str
 
 
 class Stage(NamedTuple):
@@ -39,18 +33,10 @@ class Stage(NamedTuple):
     def call(self, main: Callable[[list[str]], int], arguments: Sequence[str]) -> Said:
         """Call a command; fails where anything on disk is other than before."""
         before = tree(self.path)
-        out, err = io.StringIO(), io.StringIO()
-        with (
-            contextlib.chdir(self.path),
-            contextlib.redirect_stdout(out),
-            contextlib.redirect_stderr(err),
-        ):
-            try:
-                code: Any = main(list(arguments))
-            except SystemExit as left:
-                code = left.code
+        with contextlib.chdir(self.path):
+            said = ended(None, main, *arguments)
         assert tree(self.path) == before, arguments
-        return Said(code, out.getvalue(), err.getvalue())
+        return said
 
 
 def tree(path: Path) -> dict[str, tuple[int, int]]:

@@ -21,7 +21,7 @@ from a3c.launch import hosts
 from a3c.process import process_records
 from a3c.process.process_records import ProcessRecord
 from a3c.run.rundir import REPOSITORY, RunDir
-from tests import Patch, refused
+from tests import Patch, not_none, refused
 from tests.runs import call, children, wait_until
 
 # The last argument is the command, as ssh has it; while there is a file `cut` nobody gets through.
@@ -63,8 +63,7 @@ class Far:
         ssh.chmod(0o700)
         monkeypatch.setenv("PATH", f"{ssh.parent}:{os.environ['PATH']}")
         monkeypatch.setenv("PYTHONPATH", str(REPOSITORY))
-        code = str(tmp_path / "there")
-        host = Host("beta", "10.77.0.2", 1, sys.executable, code)
+        host = Host("beta", "10.77.0.2", 1, sys.executable, str(tmp_path / "there"))
         argv = (sys.executable, "-c", WORK, str(self.there.path))
         log = str(self.run.log("worker-1"))
         worker = Process("worker-1", "worker", 1, "10.77.0.2:2222", argv, {}, log, host="beta")
@@ -116,8 +115,7 @@ def test_after_a_lost_connection_the_process_runs_on_and_its_metrics_are_complet
 
     far.cut_off(follower)
     seen = near_end.read(near_end.path_of(far.run, "worker-1"))
-    assert seen
-    assert seen.cut_off_at is not None
+    assert not_none(seen).cut_off_at is not None
     far.cut.unlink()
     far.wait_for("worker-1 is already running")
     assert far.at_work().pid == pid

@@ -23,9 +23,7 @@ def test_an_ordinary_user_trains_in_isolation(path: Path, monkeypatch: Patch) ->
         network = network_of(ps)
         assert network_of(ps, "user") != network_of(process.pid, "user")
         isolation.assert_cut_off(path)
-        process.send_signal(signal.SIGINT)
-        code, said = runs.finish(process)
-    assert code == 130, said
+        said = runs.stop(process)
     assert "not isolated" not in said
     runs.assert_private(path)
     assert runs.everything_ended(path)

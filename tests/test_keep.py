@@ -22,10 +22,10 @@ from a3c.launch import keep
 from a3c.launch.supervisor import Interruption, Outcome
 from a3c.process import process_records
 from a3c.run.rundir import RunDir
-from tests import Log, Out, Patch
-from tests.runs import DEADLINE_S, REPOSITORY, a_process, started, wait_until
+from tests import Log, Patch, ended
+from tests.runs import DEADLINE_S, a_process, record, script, started, wait_until
 
-KEEP = (sys.executable, str(REPOSITORY / "launch_cluster.py"), "keep")
+KEEP = script("launch_cluster.py", "keep")
 
 
 @pytest.mark.parametrize(
@@ -103,9 +103,7 @@ def test_a_worker_ends_after_the_chief(tmp_path: Path, monkeypatch: Patch) -> No
     quick = a_process(run, "worker-0", sys.executable, "-c", "pass")
     assert supervise(run, [quick]) == Outcome(0)
     monkeypatch.setattr(keep, "AFTER_CHIEF_S", 0.2)
-    chief = process_records.read_record(run.record("worker-0"))
-    assert chief is not None
-    later = dataclasses.replace(chief, updated_at="9999")
+    later = dataclasses.replace(record(run, "worker-0"), updated_at="9999")
     ending = once_running(
         run, "worker-1", lambda: process_records.write_json(run.record("worker-0"), later)
     )
@@ -132,6 +130,5 @@ def test_keep_exits_with_the_worst_exit_code_of_its_processes(tmp_path: Path) ->
     assert supervise(run, [chief, a_process(run, "worker-3", *SLEEP)]) == Outcome(70, "worker-0")
 
 
-def test_health_fails_without_processes(tmp_path: Path, capsys: Out) -> None:
-    assert health.main([str(tmp_path)]) == 1
-    assert capsys.readouterr().out == "no supervised process here\n"
+def test_health_fails_without_processes(tmp_path: Path) -> None:
+    assert ended(1, health.main, str(tmp_path)).out == "no supervised process here\n"

@@ -9,7 +9,7 @@ import tensorflow as tf
 
 from a3c.net import layers
 from tests import refused
-from tests.graphs import run, variables
+from tests.graphs import run, slope, variables
 
 
 def sigmoid(x: np.ndarray) -> np.ndarray:
@@ -128,13 +128,7 @@ def test_lstm_gradients_match_finite_differences_of_the_numpy_unroll() -> None:
     for name, value in made.items():
         for index in rng.choice(value.size, 6, replace=False):
             place = np.unravel_index(index, value.shape)
-            start, step = value[place], 1e-5
-            value[place] = start + step
-            above = loss()
-            value[place] = start - step
-            below = loss()
-            value[place] = start
-            expected = (above - below) / (2 * step)
+            expected = slope(loss, value, place)
             assert gradients[name][place] == pytest.approx(expected, rel=1e-3, abs=1e-4)
 
 

@@ -97,5 +97,4 @@ def test_a_run_goes_on_with_other_ps_and_another_critic_rate(before: Layout, aft
     named = by_parameter(held_by(before), before)
     held = by_shard(named, after, held_by(after))
     assert held.keys() == held_by(after).keys()
-    again = by_parameter(held, after)
-    np.testing.assert_equal(again, named)
+    np.testing.assert_equal(by_parameter(held, after), named)

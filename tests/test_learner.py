@@ -9,26 +9,21 @@ from typing import Any
 import numpy as np
 import pytest
 from gymnasium.vector import AutoresetMode
-from hypothesis import given
-from hypothesis import strategies as st
 
-from a3c.config import Config, LearningConfig
+from a3c.config import Config
 from a3c.learn.agent import Batch, Gradient
 from a3c.learn.learner import Learner, minibatches
-from a3c.learn.returns import gae, n_step
-from a3c.learn.rollout import FixedStepReturns, Player, Rollout, Stopwatch
+from a3c.learn.returns import gae
+from a3c.learn.rollout import Player, Rollout, Stopwatch
 from a3c.run.metrics import METRICS, Episode
 from tests import Patch
 from tests.clusters import InProcessCluster, agent, push_of, small_config
-from tests.scripted import Script, make_envs
+from tests.graphs import log_softmax, slope
+from tests.scripted import Script, make_envs, random_rollout
 
 Weights = dict[str, np.ndarray]
 
 PLAIN = {"optimizer": "sgd", "learning_rate": 0.5, "max_gradient_norm": 0.0, "hidden_sizes": [4]}
-PER_STEP = [
-    *("observations", "actions", "rewards", "discounts", "values", "mask", "starts"),
-    *("policy_parameters", "epsilon"),
-]
 SGD = small_config(**PLAIN)
 SHAPED = small_config(
     **{**PLAIN, "max_gradient_norm": 0.01},
@@ -93,30 +88,6 @@ def sides() -> Sides:
     return Sides()
 
 
-def random_rollout(seed: int, num_steps: int = 5) -> Rollout:
-    """A rollout of anything of three environments, with ended episodes and dead transitions."""
-    rng = np.random.default_rng(seed)
-    shape = (num_steps, 3)
-    return Rollout(
-        observations=rng.normal(size=(*shape, 3)).astype(np.float32),
-        actions=rng.integers(2, size=shape),
-        rewards=rng.normal(size=shape).astype(np.float32),
-        discounts=np.where(rng.random(shape) < 0.3, 0.0, 0.9).astype(np.float32),
-        values=rng.normal(size=shape).astype(np.float32),
-        bootstrap_value=rng.normal(size=3).astype(np.float32),
-        mask=(rng.random(shape) < 0.8).astype(np.float32),
-        starts=rng.random(shape) < 0.2,
-        state=np.zeros((3, 0), np.float32),
-        policy_parameters=rng.normal(size=(*shape, 2)).astype(np.float32),
-        epsilon=rng.uniform(0.0, 0.5, shape).astype(np.float32),
-        episodes=[],
-        info={},
-        return_statistics=np.zeros(0),
-        next_observations=rng.normal(size=(3, 3)).astype(np.float32),
-        next_starts=np.zeros(3, bool),
-    )
-
-
 def forward(weights: Weights, x: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     inner = x.astype(np.float64) @ weights["hidden1/weights"] + weights["hidden1/biases"]
     hidden = np.tanh(inner)
@@ -138,13 +109,12 @@ def loss_by_definition(
     )
     hidden, values = forward(weights, rollout.observations)
     logits = hidden @ weights["policy/weights"] + weights["policy/biases"]
-    log_pi = logits - np.log(np.exp(logits).sum(axis=-1, keepdims=True))
+    log_pi = log_softmax(logits)
     taken = np.take_along_axis(log_pi, rollout.actions[..., None], axis=-1)[..., 0]
     entropy = -(np.exp(log_pi) * log_pi).sum(axis=-1)
     gain = advantages * taken
     if limit := settings.learning.ratio_limit:
-        logits_played = rollout.policy_parameters.astype(np.float64)
-        log_played = logits_played - np.log(np.exp(logits_played).sum(axis=-1, keepdims=True))
+        log_played = log_softmax(rollout.policy_parameters.astype(np.float64))
         log_played = np.take_along_axis(log_played, rollout.actions[..., None], axis=-1)[..., 0]
         epsilon = rollout.epsilon  # random ones of two actions
         log_played = np.log((1 - epsilon) * np.exp(log_played) + epsilon / 2)
@@ -160,19 +130,15 @@ def loss_by_definition(
 
 def gradient_by_differences(weights: Weights, rollout: Rollout, settings: Config) -> Weights:
     """The gradient of `loss_by_definition`, one weight after the other."""
-    width, gradient = 1e-5, {}
-    for name, value in weights.items():
-        slopes = np.zeros_like(value)
-        for i in np.ndindex(value.shape):
-            losses = []
-            for sign in (1, -1):
-                moved = value.copy()
-                moved[i] += sign * width
-                others = {**weights, name: moved}
-                losses.append(loss_by_definition(others, rollout, settings, weights))
-            slopes[i] = (losses[0] - losses[1]) / (2 * width)
-        gradient[name] = slopes
-    return gradient
+    moved = {name: value.copy() for name, value in weights.items()}
+
+    def loss() -> float:
+        return loss_by_definition(moved, rollout, settings, weights)
+
+    return {
+        name: np.reshape([slope(loss, value, i) for i in np.ndindex(value.shape)], value.shape)
+        for name, value in moved.items()
+    }
 
 
 @pytest.mark.parametrize(
@@ -385,8 +351,7 @@ def test_the_value_loss_may_have_an_optimizer_of_its_own(sides: Sides, statistic
                 squares[part][name] = 0.5 * squares[part][name] + 0.5 * clipped**2
                 size = rate * (scale if part else 1.0)
                 weights[name] -= size * clipped / np.sqrt(squares[part][name] + epsilon)
-        update = side.learner.update(rollout)
-        assert update.metrics["train/staleness"] == 0
+        assert side.learner.update(rollout).metrics["train/staleness"] == 0
         after = side.named()
         for name, expected in weights.items():
             np.testing.assert_allclose(after[name], expected, rtol=1e-3, atol=1e-5)
@@ -542,43 +507,6 @@ def test_minibatches_mix_samples_but_not_those_with_a_memory(state_size: int, co
     everything = np.concatenate([part.observations[..., 0].ravel() for part in found])
     assert sorted(everything) == list(range(steps * envs))
     assert count == 1 or (found[0].observations != again[0].observations).any()
-
-
-@given(
-    seed=st.integers(0, 99),
-    steps=st.integers(1, 9),
-    least=st.integers(1, 20),
-    lengths=st.lists(st.integers(1, 6), min_size=1, max_size=6),
-)
-def test_a_game_in_pieces_gives_the_samples_of_the_whole_game_once(
-    seed: int, steps: int, least: int, lengths: list[int]
-) -> None:
-    learning = LearningConfig(return_steps=steps, return_min_samples=least, gae_lambda=0.8)
-    edges = np.cumsum([0, *lengths]).tolist()
-    whole, again = (random_rollout(seed, num_steps=edges[-1]) for _ in range(2))
-    fixed_steps, pieces, done = FixedStepReturns(learning), [], 0
-    for first, last in itertools.pairwise(edges):
-        after = np.concatenate([whole.values, whole.bootstrap_value[None]])[last]
-        rows = {name: getattr(whole, name)[first:last] for name in PER_STEP}
-        played = whole._replace(**rows, bootstrap_value=after)
-        rollout, advantages, returns = fixed_steps.complete(played)
-        rollout = rollout._replace(**{name: getattr(rollout, name).copy() for name in PER_STEP})
-        for name in PER_STEP:  # the player reuses its arrays
-            getattr(played, name)[...] = 0
-        assert len(rollout.mask) == len(advantages) == len(returns)
-        # All rows that have their steps come at once, as soon as they have enough samples.
-        ready = slice(done, max(0, last - steps + 1))
-        enough = np.count_nonzero(again.mask[ready]) >= least
-        assert len(returns) == (len(again.mask[ready]) if enough else 0)
-        done += len(returns)
-        pieces.append((rollout, advantages, returns))
-    of_whole = again.rewards, again.values, again.bootstrap_value, again.discounts
-    for index, one in enumerate(n_step(*of_whole, 0.8, steps), start=1):
-        found = np.concatenate([piece[index] for piece in pieces])
-        np.testing.assert_array_equal(found, one[:done])
-    for name in PER_STEP:
-        found = np.concatenate([getattr(rollout, name) for rollout, _, _ in pieces])
-        np.testing.assert_array_equal(found, getattr(again, name)[:done])
 
 
 def test_the_events_of_an_update_come_in_order(sides: Sides, monkeypatch: Patch) -> None:

@@ -4,7 +4,6 @@ import json
 import os
 import sys
 import warnings
-from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -17,29 +16,15 @@ from gymnasium.spaces import Box, MultiDiscrete
 from gymnasium.utils.env_checker import check_env
 
 import a3c
-import envs
-import model
 from a3c.play.loaded_agent import LoadedAgent
-from a3c.play.playground import EvaluationSetup
 from tests import refused
-from tests.fake_runs import configure, manifest_of
+from tests.clusters import untrained
 from tests.runs import REPOSITORY, call
-from tests.snapshots import write_values
 
 
 @pytest.fixture(scope="module")
 def cartpole() -> LoadedAgent:
     return a3c.load("zoo/cartpole")
-
-
-def untrained(folder: Path, **settings: Any) -> LoadedAgent:
-    config = configure(**settings)
-    setup = EvaluationSetup(config, envs.make, model.build, 1)
-    with closing(setup.envs(1)) as played:
-        agent = setup.agent(played)
-    statistics = np.zeros(agent.statistics_size)
-    values = agent.parameters() | {"observation_statistics": statistics}
-    return a3c.load(write_values(folder, values, manifest_of(config, 7)))
 
 
 def test_a_batch_gives_the_same_as_its_observations_one_by_one(cartpole: LoadedAgent) -> None:

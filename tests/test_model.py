@@ -16,7 +16,7 @@ from a3c.config.options import OPTIONS
 from a3c.net.network import Network, NetworkOutput
 from a3c.plot import diagram
 from a3c.server.optimizers import is_value_only
-from tests import Out, refused
+from tests import ended, refused
 from tests.runs import call_script
 
 ATARI = Box(0.0, 1.0, (84, 84, 4), np.float32)
@@ -192,13 +192,12 @@ def test_the_smallest_image_that_is_taken_is_the_smallest_that_fits(name: str) -
         refused(r"a \dx\d kernel does not fit into", features, images, None, TINY)
 
 
-def test_model_py_prints_and_draws_layers(here: Path, capsys: Out) -> None:
+def test_model_py_prints_and_draws_layers(here: Path) -> None:
     own, pole = "examples.own_network:build", ("--preset=none", "--env-id=CartPole-v1", "--network")
     done = call_script("model.py", *pole, own, check=True)
     assert done.stderr == ""
     assert f"{own} on CartPole-v1" in done.stdout
-    assert model.main([*pole, "mlp", "--output", "net.png"]) == 0
-    said = capsys.readouterr().out
+    said = ended(0, model.main, *pole, "mlp", "--output", "net.png").out
     assert "mlp on CartPole-v1" in said
     assert "4,675" in said
     assert {path.name for path in here.iterdir()} == {"examples.own_network.build.png", "net.png"}

@@ -7,11 +7,9 @@ import pytest
 import tensorflow as tf
 from gymnasium.spaces import Box, Discrete
 
-import model
 from a3c.env.spaces import is_image
-from a3c.learn.agent import Agent
 from a3c.net import observations
-from tests.clusters import batch_of, small_config
+from tests.clusters import agent, batch_of, small_config
 from tests.graphs import run
 
 ATARI = Box(0, 255, (4, 12, 10), np.uint8)
@@ -162,15 +160,15 @@ def test_transposing_twice_changes_nothing() -> None:
 
 def test_both_channel_orders_give_equal_actions_and_gradients() -> None:
     config = small_config(network="universe-ff", normalize_observations=True)
-    agent = Agent(model.build(STACK, Discrete(3), config.network), STACK, config, seed=1)
+    actor = agent(config, STACK, Discrete(3))
     raw, ones = rollout(STACK, 5, 2), np.ones((5, 2), np.float32)
     both = [raw, observations.channels_last(raw, STACK)]
-    state, starts = agent.initial_state(2), np.zeros(2, bool)
-    first, second = (agent.value(each[0], state, starts) for each in both)
+    state, starts = actor.initial_state(2), np.zeros(2, bool)
+    first, second = (actor.value(each[0], state, starts) for each in both)
     np.testing.assert_array_equal(first, second)
 
-    batches = (batch_of(agent, each, advantages=ones, returns=ones) for each in both)
-    first, second = (agent.gradient(batch, 0.01, 0.0).flat for batch in batches)
+    batches = (batch_of(actor, each, advantages=ones, returns=ones) for each in both)
+    first, second = (actor.gradient(batch, 0.01, 0.0).flat for batch in batches)
     np.testing.assert_array_equal(first, second)
-    first, second = (agent.observation_statistics(each, ones) for each in both)
+    first, second = (actor.observation_statistics(each, ones) for each in both)
     np.testing.assert_allclose(first, second, rtol=1e-6)

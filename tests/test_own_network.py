@@ -18,7 +18,7 @@ from a3c.learn import own_network
 from a3c.learn.agent import Agent
 from examples import keras_network
 from tests import Patch, refused
-from tests.clusters import batch_of, small_config
+from tests.clusters import batch_of, flat, small_config
 
 SPACE, ACTIONS = Box(-1.0, 1.0, (3,)), Discrete(2)
 IMAGES = Box(0, 255, (4, 20, 20), np.uint8)
@@ -122,15 +122,13 @@ def images(*_: Any) -> Any:
 
 
 def test_a_model_acts_and_learns_as_in_keras() -> None:
-    network = model.build(SPACE, ACTIONS, CONFIG.network)
-    agent = own_network.check(network, SPACE, CONFIG)
+    agent = own_network.check(model.build(SPACE, ACTIONS, CONFIG.network), SPACE, CONFIG)
     theirs = keras_network.build(SPACE, ACTIONS, CONFIG.network)
-    rng = np.random.default_rng(0)
-    seen = rng.normal(size=(5, 3, 3)).astype(np.float32)
-    flat = seen.reshape(15, 3)
-    logits, values = (np.asarray(output) for output in theirs(flat))
+    seen = np.random.default_rng(0).normal(size=(5, 3, 3)).astype(np.float32)
+    rows = seen.reshape(15, 3)
+    logits, values = (np.asarray(output) for output in theirs(rows))
     nothing = np.zeros((15, 0), np.float32), np.zeros(15, bool)
-    action = agent.act(flat, *nothing)
+    action = agent.act(rows, *nothing)
     np.testing.assert_allclose(action.policy_parameters, logits, rtol=1e-5)
     np.testing.assert_allclose(action.values, values[:, 0], rtol=1e-5)
     shapes = [tuple(weight.shape) for weight in theirs.trainable_weights]
@@ -140,7 +138,7 @@ def test_a_model_acts_and_learns_as_in_keras() -> None:
     gradient = agent.gradient(batch, 0.0, 0.0).flat
     hidden = keras.Model(theirs.inputs[0], theirs.get_layer("value").input)
     errors = values[:, 0] - 1.0
-    expected = 0.5 * np.append(np.asarray(hidden(flat)).T @ errors, errors.sum()) / 15
+    expected = 0.5 * np.append(np.asarray(hidden(rows)).T @ errors, errors.sum()) / 15
     np.testing.assert_allclose(gradient[-65:], expected, rtol=1e-4, atol=1e-6)
 
 
@@ -151,8 +149,7 @@ def test_names_of_weights_do_not_depend_on_earlier_models() -> None:
         agents.append(Agent(network, IMAGES, CONFIG, seed=1))
     assert list(agents[0].shapes) == list(agents[1].shapes)
     assert {"conv2d/kernel", "conv2d_1/kernel", "dense_1/bias"} <= set(agents[0].shapes)
-    flat = np.concatenate([np.ravel(value) for value in agents[0].parameters().values()])
-    agents[1].load(flat, np.zeros(0))
+    agents[1].load(flat(agents[0]), np.zeros(0))
     frames = np.random.default_rng(0).integers(0, 255, (3, 4, 20, 20), dtype=np.uint8)
     given = frames, np.zeros((3, 0), np.float32), np.zeros(3, bool)
     one, other = (agent.act(*given).policy_parameters for agent in agents)

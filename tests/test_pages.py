@@ -15,9 +15,9 @@ from a3c.config.command_line import parse_config
 from a3c.config.options import OPTIONS
 from a3c.run.rows import read_rows
 from docs import pages
-from tests import Patch
+from tests import Patch, not_none
+from tests.clusters import untrained
 from tests.runs import REPOSITORY, call
-from tests.test_loaded_agent import untrained
 
 
 def test_the_page_of_options_has_each_with_its_default() -> None:
@@ -28,8 +28,7 @@ def test_the_page_of_options_has_each_with_its_default() -> None:
     assert "| `--gamma` | 0.99 | a number from 0.0 to 1.0 | discount factor |" in page
     assert "| `--workers` | the number of cores |" in page  # not of this machine
     assert "| `--ps-timeout`, in files `ps_timeout_s` | 60.0 |" in page
-    widths = {line.count(" | ") for line in page.splitlines() if line.startswith("|")}
-    assert widths == {3}
+    assert {line.count(" | ") for line in page.splitlines() if line.startswith("|")} == {3}
 
 
 def test_links_lead_to_what_is_copied(tmp_path: Path, monkeypatch: Patch) -> None:
@@ -74,9 +73,8 @@ README = (REPOSITORY / "README.md").read_text()
 
 def test_the_environment_and_network_of_the_readme_play(tmp_path: Path, monkeypatch: Patch) -> None:
     for name in ("line_walk.py", "my_network.py"):
-        found = re.search(rf"```python\n(# {name}\n.*?)```", README, re.DOTALL)
-        assert found, f"README has no listing {name}"
-        (tmp_path / name).write_text(found.group(1))
+        listing = re.search(rf"```python\n(# {name}\n.*?)```", README, re.DOTALL)
+        (tmp_path / name).write_text(not_none(listing, f"README has no listing {name}")[1])
     monkeypatch.syspath_prepend(tmp_path)
     own = {"env_id": "line_walk:LineWalk-v0", "network": "my_network:build"}
     agent = untrained(tmp_path / "run", **own)

@@ -111,8 +111,7 @@ def test_a_box_action_is_read_within_its_bounds_and_has_an_axis_without_bounds()
 
 def test_a_users_own_policy_has_no_rows() -> None:
     own: Any = object()
-    taken = Action(*[np.zeros((1, 2))] * 4)
-    assert view_policy(own, Discrete(2), taken, ["a", "b"]) == []
+    assert view_policy(own, Discrete(2), Action(*[np.zeros((1, 2))] * 4), ["a", "b"]) == []
 
 
 def test_actions_have_names() -> None:

@@ -16,7 +16,7 @@ from a3c.plot import charts, curves
 from a3c.run.metrics import interval
 from a3c.watch.snapshot import Curve
 from plot import main
-from tests import Out, refused
+from tests import ended, not_none, refused
 from tests.clusters import config
 from tests.fake_runs import FakeRun
 from tests.runs import call_script
@@ -49,20 +49,17 @@ def is_drawn(path: Path) -> bool:
     return pixels.shape[:2] == (700, 1200) and float(pixels.std()) > 0.05
 
 
-def test_pictures_with_data_are_drawn_at_the_printed_paths(tmp_path: Path, capsys: Out) -> None:
+def test_pictures_with_data_are_drawn_at_the_printed_paths(tmp_path: Path) -> None:
     run = fake_run(tmp_path / "run")
-    assert main([str(run)]) == 0
-    said = capsys.readouterr().out.splitlines()
+    said = ended(0, main, str(run)).out.splitlines()
     names = ["return", "losses", "throughput", "staleness"]
     assert said == [str(run / "plots" / f"{name}.png") for name in names]
     assert all(is_drawn(Path(line)) for line in said)
     (run / "metrics" / "episodes.jsonl").unlink()
-    assert main([str(run)]) == 0
-    missing = capsys.readouterr()
+    missing = ended(0, main, str(run))
     assert "episodes.jsonl" in missing.err
     assert missing.out.splitlines() == said[1:]
-    assert main([str(run), "--what", "return"]) == 2
-    assert len(capsys.readouterr().err.splitlines()) == 1
+    assert ended(2, main, str(run), "--what", "return").line
 
 
 def test_any_name_of_a_run_is_drawn_as_it_is(tmp_path: Path) -> None:
@@ -87,17 +84,15 @@ def test_pictures_need_no_backend_that_a_notebook_names(tmp_path: Path) -> None:
     assert is_drawn(tmp_path / "run" / "plots" / "return.png")
 
 
-def test_numbers_of_info_have_a_picture_where_there_are_any(tmp_path: Path, capsys: Out) -> None:
+def test_numbers_of_info_have_a_picture_where_there_are_any(tmp_path: Path) -> None:
     run = fake_run(tmp_path / "run", games=30)
-    assert main([str(run), "--what", "info"]) == 2
-    assert "train with --info-metrics NAME" in capsys.readouterr().err
+    assert "train with --info-metrics NAME" in ended(2, main, str(run), "--what", "info").line
     for file in (run / "metrics").glob("worker-*"):
         rows = [json.loads(line) for line in file.read_text().splitlines()]
         for number, row in enumerate(rows):
             row |= {"info/coins": number / 10} | ({"info/a/b": 1.0} if number % 7 == 0 else {})
         file.write_text("\n".join([*map(json.dumps, rows), ""]))
-    assert main([str(run), "--format", "svg"]) == 0
-    assert capsys.readouterr().out.splitlines()[-1].endswith("info.svg")
+    assert ended(0, main, str(run), "--format", "svg").out.endswith("info.svg\n")
     text = (run / "plots" / "info.svg").read_text()
     assert all(f"<!-- {label} -->" in text for label in ("coins", "a/b", "mean of 2 workers"))
 
@@ -158,8 +153,8 @@ def test_means_look_back_bins_average_and_curves_end_with_their_data() -> None:
     assert binned is not None
     assert binned.mean.tolist() == [3.0, 7.0]
     late = curves.Series(np.array([5.0, 15.0]), np.array([0.0, 10.0]))
-    over = curves.across_workers([points, late], 2)  # means of [0, 5) and [5, 10], then late alone
-    assert over is not None
+    # Means of [0, 5) and [5, 10], then late alone.
+    over = not_none(curves.across_workers([points, late], 2))
     np.testing.assert_array_equal(over, [[0.5, 15.0], [3.0, 10.0], [3.0, 10.0], [3.0, 10.0]])
 
 
@@ -243,11 +238,10 @@ def test_a_run_whose_evaluator_has_no_score_yet_has_no_picture_of_returns(tmp_pa
     refused("has no finished game", charts.figure, "return", [curves.load(tmp_path)])
 
 
-def test_pictures_before_one_without_data_are_named(tmp_path: Path, capsys: Out) -> None:
+def test_pictures_before_one_without_data_are_named(tmp_path: Path) -> None:
     made = FakeRun(tmp_path / "run", config(env_id="CartPole-v1"))
     made.rows("worker-0", [{"time": 1.0, "env_steps": 5, "train/staleness": 0.5}] * 2)
-    assert main([str(made.run.path), "--what", "staleness", "info"]) == 2
-    said = capsys.readouterr()
+    said = ended(2, main, str(made.run.path), "--what", "staleness", "info")
     assert said.out.strip().endswith("staleness.png")
     assert "there is no info/ metric" in said.err
 
@@ -257,7 +251,7 @@ def test_pictures_before_one_without_data_are_named(tmp_path: Path, capsys: Out)
     [("cluster", "workers", "4"), ("run", "stop_at_return", "x"), ("env", "env_id", ["a"])],
 )
 def test_a_setting_of_another_type_is_refused(
-    tmp_path: Path, capsys: Out, section: str, name: str, value: object
+    tmp_path: Path, section: str, name: str, value: object
 ) -> None:
     run = fake_run(tmp_path / "run", games=9)
     held = json.loads((run / "config.json").read_bytes())
@@ -266,16 +260,14 @@ def test_a_setting_of_another_type_is_refused(
     assert main([str(run)]) == 0
     held["config"][section][name] = value
     (run / "config.json").write_text(json.dumps(held))
-    assert main([str(run)]) == 2
-    assert f"config.json: {name} = " in capsys.readouterr().err
+    assert f"config.json: {name} = " in ended(2, main, str(run)).line
 
 
 @pytest.mark.parametrize("held", [{"env": []}, {"env": "x"}, [], {"env": 1}])
-def test_a_config_without_sections_is_refused(tmp_path: Path, capsys: Out, held: object) -> None:
+def test_a_config_without_sections_is_refused(tmp_path: Path, held: object) -> None:
     run = fake_run(tmp_path / "run", games=9)
     (run / "config.json").write_text(json.dumps({"config": held}))
-    assert main([str(run)]) == 2
-    assert "is no run's config.json" in capsys.readouterr().err
+    assert "is no run's config.json" in ended(2, main, str(run)).line
 
 
 def test_a_full_stdout_is_one_line(tmp_path: Path) -> None:

@@ -16,7 +16,7 @@ from a3c.launch.preflight import PROCESS_MB, Facts
 from a3c.process import process_records
 from a3c.run import rundir
 from a3c.run.rundir import Room, RunDir
-from tests import Out, refused
+from tests import ended, refused
 from tests.fake_runs import FakeRun, configure, dead
 from tests.full_disks import little_room
 
@@ -52,10 +52,9 @@ def test_a_wrapper_that_learns_is_warned_of() -> None:
     assert line.endswith("give --normalize-rewards instead")
 
 
-def test_patience_and_a_window_start_the_evaluator(capsys: Out) -> None:
+def test_patience_and_a_window_start_the_evaluator() -> None:
     for flag in ("--patience=3", "--render"):
-        assert launch_cluster.main(["--env-id", "CartPole-v1", "--dry-run", flag]) == 0
-        shown = capsys.readouterr().out
+        shown = ended(0, launch_cluster.main, "--env-id", "CartPole-v1", "--dry-run", flag).out
         assert "--follow" in shown
         assert ("--watch" in shown) == (flag == "--render")
 

@@ -11,7 +11,7 @@ import pytest
 
 from a3c.process import process_records
 from a3c.process.process_records import Identity, LastExit
-from tests import Patch
+from tests import Patch, not_none
 from tests.fake_runs import dead, myself, process_record
 from tests.runs import Python, wait_until
 
@@ -96,15 +96,13 @@ def test_pids_of_other_hosts_or_births_are_not_signalled_nor_zombies_alive(pytho
     assert process_records.live_state(record) == "running"
     assert process_records.terminate(record) is False
     process = python("input()")
-    identity = process_records.identify(process.pid)
-    assert identity is not None
+    identity = not_none(process_records.identify(process.pid))
     reused = dataclasses.replace(identity, birth="another boot/1")
     record = process_record("worker-0", "running", None, reused)
     assert process_records.terminate(record) is False
     assert process_records.terminate(record, now=True) is False
     assert process_records.is_alive(identity)
-    assert process.stdin is not None
-    process.stdin.write(b"\n")
+    not_none(process.stdin).write(b"\n")
     wait_until(lambda: psutil.Process(process.pid).status() == psutil.STATUS_ZOMBIE, "a zombie")
     assert not process_records.is_alive(identity)
     assert process.wait() == 0

@@ -13,16 +13,14 @@ from gymnasium.vector import AutoresetMode, SyncVectorEnv, VectorEnv, VectorWrap
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-import model
-from a3c.config import user_code
+from a3c.config import LearningConfig, user_code
 from a3c.errors import PlayError
-from a3c.learn.agent import Agent
-from a3c.learn.returns import gae
-from a3c.learn.rollout import EnvironmentErrors, Player, Rollout
+from a3c.learn.returns import gae, n_step
+from a3c.learn.rollout import EnvironmentErrors, FixedStepReturns, Player, Rollout
 from a3c.net.distributions import for_space
 from a3c.process.signals import Leaving
 from a3c.run.metrics import Episode
-from tests.clusters import batch_of, config
+from tests.clusters import agent, batch_of, config
 from tests.scripted import (
     ACTIONS,
     NUM_ACTIONS,
@@ -32,6 +30,7 @@ from tests.scripted import (
     ScriptedEnv,
     drawn_from,
     make_envs,
+    random_rollout,
     value_of,
 )
 
@@ -212,8 +211,7 @@ def test_a_dead_transition_adds_nothing_to_returns_lengths_or_targets() -> None:
 @pytest.mark.parametrize("poison", [np.nan, np.inf, -np.inf])
 def test_a_game_without_a_finite_score_is_not_reported(mode: AutoresetMode, poison: float) -> None:
     games = [[Script((1.0, poison, 1.0)), Script((2.0, 3.0))]]
-    rollout = next(play(games, mode, rollout_length=12))
-    assert set(rollout.episodes) == {Episode(5.0, 2)}
+    assert set(next(play(games, mode, rollout_length=12)).episodes) == {Episode(5.0, 2)}
 
 
 @in_all_modes
@@ -287,18 +285,17 @@ def test_learning_sees_what_acting_saw(mode: AutoresetMode, separate_value: bool
     """
     network = {"network": "mlp-lstm", "hidden_sizes": [4], "lstm_size": 5}
     chosen = config(**network, separate_value=separate_value, rollout_length=6, ratio_limit=0.2)
-    built = model.build(OBSERVATIONS, ACTIONS, chosen.network)
-    agent = Agent(built, OBSERVATIONS, chosen, seed=3)
+    actor = agent(chosen, OBSERVATIONS, ACTIONS, seed=3)
     games = [[Script((1.0,) * 4), Script((1.0,), "truncated")], [Script((1.0,) * 9, "truncated")]]
-    player = Player(make_envs(games, mode), agent, built.policy, chosen, seed=1)
+    player = Player(make_envs(games, mode), actor, actor.network.policy, chosen, seed=1)
     for rollout in itertools.islice(player.rollouts(), 4):
         given = {"returns": rollout.values, "advantages": np.ones_like(rollout.mask)}
-        batch = batch_of(agent, **rollout._asdict(), **given)
-        parts = agent.gradient(batch, 0.0, 0.2).parts
+        batch = batch_of(actor, **rollout._asdict(), **given)
+        parts = actor.gradient(batch, 0.0, 0.2).parts
         assert parts["loss/value"] < 1e-12
         assert parts["loss/policy"] == pytest.approx(-1.0, abs=1e-5)
         forgetful = batch._replace(starts=~rollout.starts)
-        assert agent.gradient(forgetful, 0.0, 0.2).parts["loss/value"] > 1e-8
+        assert actor.gradient(forgetful, 0.0, 0.2).parts["loss/value"] > 1e-8
     assert np.abs(rollout.state).max() > 1e-3
 
 
@@ -448,3 +445,46 @@ def test_a_signal_is_no_error_of_the_code_that_it_interrupts() -> None:
         leaving()
     with mock.patch("importlib.import_module", leaving), pytest.raises(Leaving):
         user_code.import_module("mine", "network mine:build")
+
+
+PER_STEP = [
+    *("observations", "actions", "rewards", "discounts", "values", "mask", "starts"),
+    *("policy_parameters", "epsilon"),
+]
+
+
+@given(
+    seed=st.integers(0, 99),
+    steps=st.integers(1, 9),
+    least=st.integers(1, 20),
+    lengths=st.lists(st.integers(1, 6), min_size=1, max_size=6),
+)
+def test_a_game_in_pieces_gives_the_samples_of_the_whole_game_once(
+    seed: int, steps: int, least: int, lengths: list[int]
+) -> None:
+    learning = LearningConfig(return_steps=steps, return_min_samples=least, gae_lambda=0.8)
+    edges = np.cumsum([0, *lengths]).tolist()
+    whole, again = (random_rollout(seed, num_steps=edges[-1]) for _ in range(2))
+    fixed_steps, pieces, done = FixedStepReturns(learning), [], 0
+    for first, last in itertools.pairwise(edges):
+        after = np.concatenate([whole.values, whole.bootstrap_value[None]])[last]
+        rows = {name: getattr(whole, name)[first:last] for name in PER_STEP}
+        played = whole._replace(**rows, bootstrap_value=after)
+        rollout, advantages, returns = fixed_steps.complete(played)
+        rollout = rollout._replace(**{name: getattr(rollout, name).copy() for name in PER_STEP})
+        for name in PER_STEP:  # the player reuses its arrays
+            getattr(played, name)[...] = 0
+        assert len(rollout.mask) == len(advantages) == len(returns)
+        # All rows that have their steps come at once, as soon as they have enough samples.
+        ready = slice(done, max(0, last - steps + 1))
+        enough = np.count_nonzero(again.mask[ready]) >= least
+        assert len(returns) == (len(again.mask[ready]) if enough else 0)
+        done += len(returns)
+        pieces.append((rollout, advantages, returns))
+    of_whole = again.rewards, again.values, again.bootstrap_value, again.discounts
+    for index, one in enumerate(n_step(*of_whole, 0.8, steps), start=1):
+        found = np.concatenate([piece[index] for piece in pieces])
+        np.testing.assert_array_equal(found, one[:done])
+    for name in PER_STEP:
+        found = np.concatenate([getattr(rollout, name) for rollout, _, _ in pieces])
+        np.testing.assert_array_equal(found, getattr(again, name)[:done])

@@ -6,7 +6,7 @@ import launch_cluster
 from a3c.run import rows
 from a3c.run.metrics import JsonlSink
 from a3c.run.rows import ChiefState, PsStart, latest, read_rows
-from tests.fake_runs import FakeRun, configure
+from tests.fake_runs import cartpole
 from tests.snapshots import manifest
 
 SAVED = manifest(100)
@@ -70,7 +70,7 @@ def test_a_chief_knows_what_happened_since_the_checkpoint_unless_restored(tmp_pa
 
 
 def test_a_limit_with_a_plus_counts_from_where_the_run_goes_on(tmp_path: Path) -> None:
-    made = FakeRun(tmp_path / "run", configure(env_id="CartPole-v1", workers=1))
+    made = cartpole(tmp_path)
     resumed = ["--resume", "--run-dir", str(made.run.path), "--max-env-steps"]
     assert launch_cluster._parse([*resumed, "+500"])[0].run.max_env_steps == 500
     made.checkpoint(900, age_s=1.0)

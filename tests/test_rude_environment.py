@@ -99,9 +99,7 @@ def test_a_rude_environment_is_saved_when_a_signal_comes(at_home: Path) -> None:
     flags = ("--env-id", "rude:Rude-v0", "--checkpoint-interval", "1000", *runs.ENDLESS)
     with runs.running(path, *flags) as process:
         runs.wait_until(lambda: runs.is_training(path), "training")
-        process.send_signal(signal.SIGTERM)
-        code, said = runs.finish(process)
-    assert code == 128 + signal.SIGTERM, said
+        runs.stop(process, signal.SIGTERM)
     assert runs.manifest(path).reason == "interrupted"
 
 

@@ -19,11 +19,11 @@ from a3c.run import checkpoint, rundir
 from a3c.run.rows import read_rows
 from a3c.run.rundir import RunDir
 from a3c.watch import status
-from tests import Out, Patch, runs
+from tests import Patch, ended, runs
 from tests.clusters import config
 from tests.isolation import NO_NAMESPACE, assert_vanishes, network_of, record_of
 from tests.snapshots import write
-from tests.terminals import terminal
+from tests.terminals import Terminal
 
 
 def test_a_run_ends_by_itself_and_counts_every_step(path: Path, monkeypatch: Patch) -> None:
@@ -85,14 +85,13 @@ def test_a_second_ctrl_c_ends_all_at_once(path: Path, monkeypatch: Patch) -> Non
     assert runs.everything_ended(path)
 
 
-def test_a_resume_keeps_other_settings(here: Path, capsys: Out) -> None:
+def test_a_resume_keeps_other_settings(here: Path) -> None:
     chosen = config(env_id="CartPole-v1", learning_rate=0.01, workers=1)
     rundir.create(here / "runs/mine", chosen, "cartpole", resume=False)
     (here / "more.toml").write_text("[learning]\ngamma = 0.5\nentropy_weight = 0.02\n")
     flags = ("--config", "more.toml", "--entropy-weight", "0.03", "--dry-run")
     for where in ((), ("--run-dir", "runs/mine")):
-        assert launch_cluster.main(["--mode", "child", "--resume", *where, *flags]) == 0
-        shown = capsys.readouterr().out
+        shown = ended(0, launch_cluster.main, "--mode", "child", "--resume", *where, *flags).out
         for flag in ("--learning-rate=0.01", "--gamma=0.5", "--entropy-weight=0.03"):
             assert flag in shown
         assert "worker-1" not in shown
@@ -150,7 +149,7 @@ def test_a_run_whose_processes_were_all_killed_goes_on_from_a_checkpoint(path: P
     assert steps == sorted(steps)
 
 
-def test_an_existing_run_is_refused_unless_resumed_as_it_was(path: Path, capsys: Out) -> None:
+def test_an_existing_run_is_refused_unless_resumed_as_it_was(path: Path) -> None:
     rundir.create(path, config(env_id="CartPole-v1"), None, resume=False)
     write(path / "checkpoints", 10, identity=identity(config(env_id="CartPole-v1")))
     before = sorted(path.rglob("*"))
@@ -158,8 +157,7 @@ def test_an_existing_run_is_refused_unless_resumed_as_it_was(path: Path, capsys:
         (("--env-id", "CartPole-v1"), ("--resume",)),
         (("--resume", "--env-id", "Acrobot-v1"), ("CartPole-v1", "Acrobot-v1")),
     ):
-        assert launch_cluster.main(["--mode", "child", "--run-dir", str(path), *words]) == 2
-        (line,) = capsys.readouterr().err.splitlines()
+        line = ended(2, launch_cluster.main, "--mode", "child", "--run-dir", str(path), *words).line
         assert all(name in line for name in named)
     assert {*before} <= {*path.rglob("*")} <= {*before, path / rundir.LOCK}
 
@@ -187,7 +185,7 @@ def test_killing_the_launcher_of_child_mode_ends_everything_in_order(path: Path)
 def test_a_closed_terminal_and_ctrl_c_end_everything_in_order(path: Path, closed: bool) -> None:
     """Ctrl-C sends SIGINT to the whole foreground group: the order must hold all the same."""
     command = runs.launcher(*runs.CARTPOLE, *runs.ENDLESS, "--run-dir", str(path))
-    with terminal(command, path.parent) as opened:
+    with Terminal(command, path.parent) as opened:
         runs.wait_until(lambda: runs.is_training(path), "training")
         runs.wait_until(lambda: "worker-1" in opened.shown, "the dashboard")
         opened.close() if closed else opened.type(b"\x03")

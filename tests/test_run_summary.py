@@ -23,24 +23,9 @@ from a3c.launch.supervisor import Interruption, Outcome
 from a3c.process.console import format_mean
 from a3c.run import rundir
 from a3c.run.checkpoint import newest_valid
-from tests import Log, Out, Patch
-from tests.fake_runs import FakeRun, configure, dead
+from tests import Log, Out, Patch, ended
+from tests.fake_runs import SCORES, FakeRun, cartpole, dead, pole
 from tests.runs import Python, wait_until
-
-SCORES = {"episodes": 20, "mean": 480.0, "median": 500.0, "stderr": 1.0, "min": 9.0, "max": 500.0}
-
-
-def cartpole(tmp_path: Path, **settings: Any) -> FakeRun:
-    chosen = {"env_id": "CartPole-v1", "workers": 1} | settings
-    return FakeRun(tmp_path / "run", configure(**chosen))
-
-
-def pole(tmp_path: Path, state: str = "running", workers: int = 1, **changes: Any) -> FakeRun:
-    """A run of CartPole whose processes are all in one state."""
-    made = cartpole(tmp_path, workers=workers, **changes)
-    for name in ("ps-0", *(f"worker-{i}" for i in range(workers))):
-        made.process(name, state)
-    return made
 
 
 def conclude(made: FakeRun, outcome: Outcome = Outcome(EXIT_OK)) -> int:  # noqa: B008
@@ -249,7 +234,7 @@ with rundir.hold(run.path), Interruption() as interruption:
 """
 
 
-def test_stop_ends_even_the_last_games(tmp_path: Path, python: Python, capsys: Out) -> None:
+def test_stop_ends_even_the_last_games(tmp_path: Path, python: Python) -> None:
     made = pole(tmp_path, "done", max_env_steps=900)
     made.checkpoint(900, 20.0, reason="max_env_steps")
     started = tmp_path / "started"
@@ -257,41 +242,38 @@ def test_stop_ends_even_the_last_games(tmp_path: Path, python: Python, capsys: O
     (tmp_path / "evaluate.py").write_text(games)
     launcher = python(LAST_GAMES, str(made.run.path))
     wait_until(started.exists, "the games")
-    assert launch_cluster.main(["stop", str(made.run.path)]) == EXIT_OK
-    assert capsys.readouterr().out == "run is stopped\n"
+    assert ended(0, launch_cluster.main, "stop", str(made.run.path)).out == "run is stopped\n"
     assert launcher.wait(timeout=30) == 128 + signal.SIGTERM
     assert summary_of(made, "state", "evaluation") == ("done", None)
 
 
 @pytest.mark.parametrize("words", ["stop", "restart worker-1 --run", "remove worker-1 --run"])
-def test_remote_processes_are_named_by_their_host(tmp_path: Path, words: str, capsys: Out) -> None:
+def test_remote_processes_are_named_by_their_host(tmp_path: Path, words: str) -> None:
     """As on a login node that shares the disk of the hosts."""
     made = cartpole(tmp_path, workers=2)
     made.process("worker-1", host="node7", child=dead(), keeper=dead())
-    assert launch_cluster.main([*words.split(), str(made.run.path)]) == 2
-    said = f"launch_cluster.py: worker-1 runs on node7: give `{words.split()[0]}` there\n"
-    assert capsys.readouterr().err == said
+    said = ended(2, launch_cluster.main, *words.split(), str(made.run.path)).err
+    remedy = f"give `{words.split()[0]}` there"
+    assert said == f"launch_cluster.py: worker-1 runs on node7: {remedy}\n"
     with rundir.hold(made.run.path):
-        assert launch_cluster.main(["add", "--run", str(made.run.path)]) == 2
-    assert "worker-1 runs on node7, started by `keep`" in capsys.readouterr().err
+        line = ended(2, launch_cluster.main, "add", "--run", str(made.run.path)).line
+    assert "worker-1 runs on node7, started by `keep`" in line
 
 
-def test_workers_that_no_launcher_starts_stay_reserved(
-    tmp_path: Path, capsys: Out, monkeypatch: Patch
-) -> None:
+def test_workers_that_no_launcher_starts_stay_reserved(tmp_path: Path, monkeypatch: Patch) -> None:
     """As when the launcher is suspended: later it starts none of them, and `add` works again."""
     made = cartpole(tmp_path, workers=1, max_workers=4)
     plan.make(made.config, made.run, plan.choose_addresses(made.config)).save(made.run)
     before = Plan.load(made.run)
     monkeypatch.setattr(verbs, "SCALING_TIMEOUT_S", 0.0)
     with rundir.hold(made.run.path):
-        assert launch_cluster.main(["add", "2", "--run", str(made.run.path)]) == 2
-    assert "worker-1 has not started" in capsys.readouterr().err
+        said = ended(2, launch_cluster.main, "add", "2", "--run", str(made.run.path)).err
+    assert "worker-1 has not started" in said
     assert Plan.load(made.run) == before
     assert not list(made.run.wanted.glob("worker-*"))
 
 
-def test_the_remedies_in_a_live_run_name_what_works(tmp_path: Path, capsys: Out) -> None:
+def test_the_remedies_in_a_live_run_name_what_works(tmp_path: Path) -> None:
     made = pole(tmp_path, "stopped", workers=2)
     with rundir.hold(made.run.path):
         for *words, said in (
@@ -299,5 +281,4 @@ def test_the_remedies_in_a_live_run_name_what_works(tmp_path: Path, capsys: Out)
             ("restart", "worker-1", "worker-1 has no keeper any more: give `add`"),
             ("add", "0", "add 0: give a number of workers from 1"),
         ):
-            assert launch_cluster.main([*words, "--run", str(made.run.path)]) == 2
-            assert said in capsys.readouterr().err
+            assert said in ended(2, launch_cluster.main, *words, "--run", str(made.run.path)).err

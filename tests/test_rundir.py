@@ -20,7 +20,7 @@ from a3c.config import Config, to_dict
 from a3c.launch import run_summary
 from a3c.run import rundir
 from a3c.run.rundir import RunDir
-from tests import Out, Patch, refused
+from tests import Patch, ended, refused
 from tests.clusters import config
 from tests.runs import Python, call, line_of
 
@@ -107,13 +107,12 @@ def test_a_held_run_is_refused_until_its_holder_is_killed(here: Path, python: Py
         os.kill(child, signal.SIGKILL)
 
 
-def test_a_launcher_leaves_a_run_that_another_one_holds(here: Path, capsys: Out) -> None:
+def test_a_launcher_leaves_a_run_that_another_one_holds(here: Path) -> None:
     path = here / "here"
     created(path)
     before = {file: file.read_bytes() for file in path.rglob("*") if file.is_file()}
     with rundir.hold(path):
-        assert launch_cluster.main([*START, str(path), "--resume"]) == 2
-    (line,) = capsys.readouterr().err.splitlines()
+        line = ended(2, launch_cluster.main, *START, str(path), "--resume").line
     assert f"{path} is in use by a running launcher" in line
     assert {file: file.read_bytes() for file in before} == before
 
@@ -198,20 +197,20 @@ def test_runs_of_one_name_have_labels_of_their_own_which_stay(tmp_path: Path) ->
     assert second.label == rundir.create(second.path, Config(), None, resume=True).label == "run"
 
 
-def test_a_copy_ends_nothing_and_gets_a_label_when_resumed(tmp_path: Path, capsys: Out) -> None:
+def test_a_copy_ends_nothing_and_gets_a_label_when_resumed(tmp_path: Path) -> None:
     first = created(tmp_path / "run")
     copy = tmp_path / "copy"
     shutil.copytree(first.path, copy)
     for words in (["stop"], ["restart", "worker-0", "--run"], ["remove", "worker-0", "--run"]):
-        assert launch_cluster.main([*words, str(copy)]) == 2, words
-        assert f"is a copy of {first.path}" in capsys.readouterr().err
+        said = ended(2, launch_cluster.main, *words, str(copy)).line
+        assert f"is a copy of {first.path}" in said
     assert launch_cluster.main(["stop", str(first.path)]) == 0
     again = rundir.create(copy, Config(), None, resume=True)
     assert again.label != first.label
     assert again.label.startswith("copy-")
 
 
-def test_a_second_launcher_leaves_the_run(tmp_path: Path, monkeypatch: Patch, capsys: Out) -> None:
+def test_a_second_launcher_leaves_the_run(tmp_path: Path, monkeypatch: Patch) -> None:
     """Both find the directory free; the first has written its run before the second holds it."""
     path, hold = tmp_path / "run", rundir.hold
 
@@ -223,8 +222,7 @@ def test_a_second_launcher_leaves_the_run(tmp_path: Path, monkeypatch: Patch, ca
     # What a second run would write: it ends there, and starts nothing.
     monkeypatch.setattr(launch_cluster, "ChildKeepers", lambda *_, **__: None)
     monkeypatch.setattr(run_summary, "supervise", lambda *_: 0)
-    assert launch_cluster.main([*START, str(path)]) == 2
-    assert "holds a run already" in capsys.readouterr().err
+    assert "holds a run already" in ended(2, launch_cluster.main, *START, str(path)).err
 
 
 def test_asking_whether_a_run_is_held_takes_no_lock(tmp_path: Path, monkeypatch: Patch) -> None:
@@ -266,8 +264,7 @@ def test_a_name_taken_in_the_same_second_is_not_used(here: Path, monkeypatch: Pa
     monkeypatch.setattr(run_summary, "supervise", lambda *_: 0)
     arguments = ["--mode", "child", "--env-id", "CartPole-v1", "--workers", "1"]
     assert launch_cluster.main(arguments) == 0
-    mine = [run for run in rundir.all_runs() if run.path != taken[0].path]
-    assert len(mine) == 1
+    assert len([run for run in rundir.all_runs() if run.path != taken[0].path]) == 1
     assert taken[0].label == "other", "it is as it was"
 
 

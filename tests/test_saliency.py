@@ -11,7 +11,7 @@ from a3c.config import EnvConfig
 from a3c.learn.agent import Action, Agent
 from a3c.learn.rollout import PlayedStep
 from a3c.plot import network_pictures as pictures
-from tests import refused
+from tests import not_none, refused
 
 ATARI = Box(0, 255, (4, 84, 84), np.uint8)
 COLOUR = Box(0.0, 1.0, (40, 60, 3), np.float32)
@@ -68,15 +68,13 @@ def test_saliency_of_an_image_beside_a_vector_is_that_of_the_image_alone() -> No
     packed = np.concatenate([image.ravel(), np.arange(7, dtype=np.float32)])
     agent = PixelAgent(COLOUR, policy=(10, 30), value=(33, 12))
 
-    class PackedPixelAgent(PixelAgent):
-        """Sees the image, and that the vector is there unchanged."""
+    def act(images: np.ndarray, state: Any, starts: Any) -> Action:
+        """See the image, and that the vector is there unchanged."""
+        assert (images[:, image.size :] == packed[image.size :]).all()
+        inner = images[:, : image.size].reshape(-1, *COLOUR.shape)
+        return agent.act(inner, state, starts)
 
-        def act(self, images: np.ndarray, state: Any, starts: Any) -> Action:
-            assert (images[:, image.size :] == packed[image.size :]).all()
-            inner = images[:, : image.size].reshape(-1, *COLOUR.shape)
-            return agent.act(inner, state, starts)
-
-    mixed = cast(Agent, PackedPixelAgent(COLOUR, (0, 0), (0, 0)))
+    mixed = cast(Agent, SimpleNamespace(act=act))
     alone = pictures.saliency(cast(Agent, agent), COLOUR, decide(image))
     for part, wanted in zip(pictures.saliency(mixed, COLOUR, decide(packed)), alone, strict=True):
         np.testing.assert_array_equal(part, wanted)
@@ -133,7 +131,6 @@ def test_the_first_layer_of_each_trunk_is_found() -> None:
 def test_every_weight_is_in_the_picture(shape: tuple[int, ...]) -> None:
     weights = np.random.default_rng(1).normal(size=shape)
     figure = pictures.filters_figure({"first": weights}, "title", "subtitle")
-    drawn = figure.axes[0].images[0].get_array()
-    assert drawn is not None
+    drawn = not_none(figure.axes[0].images[0].get_array())
     values = np.ma.masked_invalid(drawn).compressed()
     np.testing.assert_allclose(np.sort(values), np.sort(weights.ravel()))

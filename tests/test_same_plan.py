@@ -1,7 +1,5 @@
 """One plan, whoever starts it: containers, pods and Slurm's tasks work out the same cluster."""
 
-import contextlib
-import io
 import json
 import re
 import shlex
@@ -17,7 +15,7 @@ import launch_cluster
 from a3c.cluster.plan import Plan
 from a3c.cluster.topology import split_address
 from a3c.run import rundir
-from tests import Patch
+from tests import Patch, ended
 from tests.fake_runs import configure
 from tests.runs import REPOSITORY, a_process
 
@@ -38,9 +36,7 @@ SamePlan = Callable[..., Cast]
 
 
 def printed(*arguments: str) -> str:
-    with contextlib.redirect_stdout(io.StringIO()) as out:
-        assert launch_cluster.main(list(arguments)) == 0
-    return out.getvalue()
+    return ended(0, launch_cluster.main, *arguments).out
 
 
 def dry_run(*arguments: str) -> Cast:
@@ -259,8 +255,7 @@ def test_pods_may_do_nothing_and_only_their_own_reach_them() -> None:
 
 @pytest.mark.parametrize("name", ["compose.yaml", "compose.host.yaml"])
 def test_containers_may_do_nothing(name: str) -> None:
-    services = yaml.safe_load((DOCKER / name).read_text())["services"]
-    for service in services.values():
+    for service in yaml.safe_load((DOCKER / name).read_text())["services"].values():
         assert service["read_only"]
         assert service["cap_drop"] == ["ALL"]
         assert service["security_opt"] == ["no-new-privileges:true"]

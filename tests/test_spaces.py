@@ -27,9 +27,9 @@ from a3c.play.playground import EvaluationSetup
 from a3c.plot import network_pictures
 from a3c.run.tensorboard import Pictures, TensorBoardSink
 from tests import Patch, refused
-from tests.clusters import REPOSITORY, batch_of, rows, small_config, worker
+from tests.clusters import agent, batch_of, rows, small_config, untrained, worker
 from tests.graphs import run
-from tests.test_loaded_agent import untrained
+from tests.runs import REPOSITORY
 from tests.test_tensorboard import shown
 
 FLOATS = spaces.Box(-1.0, 1.0, (2, 3), np.float64)
@@ -150,17 +150,16 @@ def test_image_and_vector_each_matter(network: str, tmp_path: Path, monkeypatch:
     monkeypatch.syspath_prepend(tmp_path)
     made = copies(spaces.Tuple([SCREEN, FLOATS]), num=2, action_masks=True)
     space = made.single_observation_space
-    config = small_config(network=network)
-    agent = Agent(model.build(space, BIT, config.network), space, config, seed=1)
+    actor = agent(small_config(network=network), space, BIT)
     observed, _ = made.reset(seed=1)
-    state, starts = agent.initial_state(1), np.ones(1, bool)
+    state, starts = actor.initial_state(1), np.ones(1, bool)
 
     def value(column: int) -> float:
         changed = observed[:1].copy()
         changed[0, column] = 1 - changed[0, column]
-        return float(agent.value(changed, state, starts)[0])
+        return float(actor.value(changed, state, starts)[0])
 
-    there, mask = agent.value(observed[:1], state, starts)[0], observed.shape[1] - 1
+    there, mask = actor.value(observed[:1], state, starts)[0], observed.shape[1] - 1
     assert value(0) != there
     assert value(mask - 2) != there
     assert value(mask) == there
@@ -193,9 +192,7 @@ def masked_agent(actions: Any) -> tuple[Any, Agent, Any]:
         env_id="Odd-v0", action_masks=True, envs_per_worker=3, rollout_length=40, ratio_limit=0.2
     )
     made = copies(FLOATS, actions, action_masks=True)
-    space = made.single_observation_space
-    network = model.build(space, actions, config.network)
-    return made, Agent(network, space, config, seed=1), config
+    return made, agent(config, made.single_observation_space, actions), config
 
 
 def entropy(logits: np.ndarray, mask: np.ndarray) -> np.ndarray:
@@ -209,16 +206,15 @@ def entropy(logits: np.ndarray, mask: np.ndarray) -> np.ndarray:
     ("actions", "epsilon"), [(MASKED[0][0], 0.0), (MASKED[1][0], 0.5), (MASKED[2][0], 0.0)], ids=str
 )
 def test_forbidden_actions_are_neither_played_nor_learned(actions: Any, epsilon: float) -> None:
-    """`Odd` itself fails if a forbidden action is played."""
-    made, agent, config = masked_agent(actions)
-    policy, sizes = agent.network.policy, choice_sizes(actions)
-    rollout = next(Player(made, agent, policy, config, seed=1, epsilon=lambda: epsilon).rollouts())
+    made, actor, config = masked_agent(actions)
+    policy, sizes = actor.network.policy, choice_sizes(actions)
+    rollout = next(Player(made, actor, policy, config, seed=1, epsilon=lambda: epsilon).rollouts())
     mask, logits = rollout.observations[..., -sum(sizes) :] > 0, rollout.policy_parameters
     assert not mask.all()
     np.testing.assert_array_equal(logits < -1e7, ~mask)
     ones = np.ones_like(rollout.mask)
-    batch = batch_of(agent, **rollout._asdict(), advantages=ones, returns=ones)
-    gradient = agent.gradient(batch, 0.01, 0.2)
+    batch = batch_of(actor, **rollout._asdict(), advantages=ones, returns=ones)
+    gradient = actor.gradient(batch, 0.01, 0.2)
     assert gradient.is_finite
     choices = (np.split(array, np.cumsum(sizes)[:-1], axis=-1) for array in (logits, mask))
     expected = sum(entropy(*choice) for choice in zip(*choices, strict=True))
@@ -229,8 +225,7 @@ def test_forbidden_actions_are_neither_played_nor_learned(actions: Any, epsilon:
 
 
 def test_random_actions_are_uniform_among_those_allowed_and_so_is_their_probability() -> None:
-    _, agent, _ = masked_agent(MASKED[1][0])
-    policy = agent.network.policy
+    policy = masked_agent(MASKED[1][0])[1].network.policy
     row = np.array([0.5, -1e8, 2.0, 0.0, -1e8], np.float32)
     parameters = np.tile(row, (3000, 1))
     drawn = policy.random_actions(np.random.default_rng(0), parameters)
@@ -257,8 +252,7 @@ def test_masks_may_be_missing_empty_or_tuples_but_of_no_other_size() -> None:
 def test_masks_follow_the_actions_that_are_selected() -> None:
     given = {"observed": FLOATS, "actions": MASKED[0][0]}
     config = EnvConfig(env_id="Odd-v0", env_kwargs=given, actions=(6, 4), action_masks=True)
-    made = envs.make("Odd-v0", 4, 0, config)
-    observed, info = made.reset(seed=1)
+    observed, info = envs.make("Odd-v0", 4, 0, config).reset(seed=1)
     np.testing.assert_array_equal(observed[:, -2:].any(axis=1), True)
     both = np.stack(info["action_mask"])[:, [3, 1]]
     rows = both.any(axis=1)
@@ -269,11 +263,11 @@ def test_masks_follow_the_actions_that_are_selected() -> None:
 def test_a_loaded_agent_obeys_the_masks(tmp_path: Path) -> None:
     given: dict[str, Any] = {"observed": spaces.Tuple([GREY, FLOATS]), "actions": MASKED[0][0]}
     gymnasium.spec("Odd-v0").kwargs.update(given)
-    agent = untrained(tmp_path, env_id="Odd-v0", action_masks=True)
-    env = agent.make_env()
+    loaded = untrained(tmp_path, env_id="Odd-v0", action_masks=True)
+    env = loaded.make_env()
     observed, info = env.reset(seed=1)
     for t in range(20):
-        chosen = agent.act(observed, greedy=bool(t % 2))
+        chosen = loaded.act(observed, greedy=bool(t % 2))
         chances: Any = chosen.probabilities
         np.testing.assert_array_equal(chances > 0, info["action_mask"] > 0)
         assert chances.sum() == pytest.approx(1.0)
@@ -289,9 +283,9 @@ def test_pictures_show_an_image_alone_and_beside_a_vector(beside: Any, tmp_path:
     config = small_config(env_id="Odd-v0", network="a3c-ff", action_masks=bool(beside))
     setup = EvaluationSetup(config, envs.make, model.build, 1)
     with closing(setup.envs(1)) as played:
-        agent = setup.agent(played)
+        actor = setup.agent(played)
         for name in ("filters", "saliency"):
-            assert network_pictures.draw(name, setup, played, agent, 0).axes
+            assert network_pictures.draw(name, setup, played, actor, 0).axes
         sink = TensorBoardSink(tmp_path)
         space: Any = played.single_observation_space
         observed, _ = played.reset(seed=1)

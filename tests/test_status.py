@@ -23,10 +23,9 @@ from a3c.run.metrics import JsonlSink
 from a3c.run.rundir import RunDir
 from a3c.watch import dashboard, status
 from a3c.watch.snapshot import Curve, lines, score, seconds_to_goal
-from tests import Out, Patch, refused
-from tests.fake_runs import FakeRun, configure, dead, live_run
+from tests import Patch, ended, refused
+from tests.fake_runs import SCORES, FakeRun, configure, dead, live_run, pole
 from tests.runs import call_script
-from tests.test_run_summary import SCORES, pole
 
 
 def test_a_live_run_has_all_that_programs_count_on(tmp_path: Path) -> None:
@@ -223,15 +222,14 @@ def test_a_dashboard_fits_and_shows_what_matters(tmp_path: Path, workers: int, w
     assert workers > 2 or any(" 192.168.100.100:22222" in line.plain for line in drawn)
 
 
-def test_the_list_says_what_status_says(here: Path, capsys: Out) -> None:
+def test_the_list_says_what_status_says(here: Path) -> None:
     solved = FakeRun(here / "runs" / "good", configure(stop_at_return=0.95))
-    ended = {"state": "done", "solved": True, "env_steps": 9, "mean_return_100": 0.94}
-    write_json(solved.run.summary, ended)
+    summary = {"state": "done", "solved": True, "env_steps": 9, "mean_return_100": 0.94}
+    write_json(solved.run.summary, summary)
     rundir.create(here / "runs" / "red\x1b[31m", configure(), None, resume=False)
     other = rundir.create(here / "runs" / "other", configure(), None, resume=False)
     other.config.write_text(other.config.read_text().replace('"auto"', '"resnet"', 1))
-    assert launch_cluster.main(["list"]) == 0
-    said = capsys.readouterr().out
+    said = ended(0, launch_cluster.main, "list").out
     good, red, unread = sorted(said.splitlines(), key=lambda line: "gro".index(line[0]))
     assert good.split() == ["good", "solved", "9", "env", "steps", "0.94"]
     assert red.startswith("red?[31m ")
@@ -240,7 +238,7 @@ def test_the_list_says_what_status_says(here: Path, capsys: Out) -> None:
     assert "damaged" not in said
 
 
-def test_followed_logs_show_new_processes(tmp_path: Path, monkeypatch: Patch, capsys: Out) -> None:
+def test_followed_logs_show_new_processes(tmp_path: Path, monkeypatch: Patch) -> None:
     run = FakeRun(tmp_path / "run", configure(workers=2)).run
     first, later = run.log("ps-0"), run.log("worker-0")
     first.write_text("one\ntwo\nhal")
@@ -254,22 +252,21 @@ def test_followed_logs_show_new_processes(tmp_path: Path, monkeypatch: Patch, ca
 
     clock.sleep = cut_and_grow
     monkeypatch.setattr(verbs, "time", clock)
-    assert launch_cluster.main(["logs", "-f", "--run", str(run.path)]) == 130
-    said = capsys.readouterr()
+    said = ended(130, launch_cluster.main, "logs", "-f", "--run", str(run.path))
     assert said.out.splitlines() == ["one", "two", "ps-0         cut", "worker-0     here"]
     assert said.err == ""
 
 
-def test_the_name_of_a_run_is_understood(here: Path, capsys: Out) -> None:
+def test_the_name_of_a_run_is_understood(here: Path) -> None:
     FakeRun(here / "runs" / "pong-1", configure())
-    assert launch_cluster.main(["logs", "pong-1"]) == 2
-    assert "did you mean `logs --run pong-1`?" in capsys.readouterr().err
+    said = ended(2, launch_cluster.main, "logs", "pong-1").line
+    assert "did you mean `logs --run pong-1`?" in said
 
 
-def test_only_a_run_at_work_has_a_first_checkpoint_waited_for(tmp_path: Path, capsys: Out) -> None:
+def test_only_a_run_at_work_has_a_first_checkpoint_waited_for(tmp_path: Path) -> None:
     for state, said in (("running", " yet: wait for its first"), ("failed", ", and is failed")):
-        assert evaluate.main([str(pole(tmp_path / state, state).run.path)]) == 2
-        assert f"no checkpoint{said}" in capsys.readouterr().err
+        path = str(pole(tmp_path / state, state).run.path)
+        assert f"no checkpoint{said}" in ended(2, evaluate.main, path).line
 
 
 def test_a_reader_that_leaves_early_gets_no_traceback(tmp_path: Path) -> None:

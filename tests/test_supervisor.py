@@ -114,8 +114,7 @@ def test_nine_keepers_are_started_and_stopped_without_a_trace(run: RunDir) -> No
         wait_until(lambda: everything_ended(run.path), "the end of its process", 20.0)
         (record,) = process_records.read_records(run.path)
         assert process_records.live_state(record) == ("stopped" if cycles % 3 else "dead")
-    left = {path.name for path in run.record(NAME).parent.iterdir()}
-    assert left == {f"{NAME}.json"}
+    assert {path.name for path in run.record(NAME).parent.iterdir()} == {f"{NAME}.json"}
 
 
 def supervise(

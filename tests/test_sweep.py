@@ -4,7 +4,6 @@ import csv
 import json
 import math
 import signal
-import sys
 import threading
 import time
 from collections.abc import Callable
@@ -14,10 +13,10 @@ import pytest
 
 import launch_cluster
 from a3c.launch import sweep
-from tests import Log, Out, Patch, refused
+from tests import Log, Patch, ended, refused
 from tests.fake_runs import FakeRun
 from tests.full_disks import little_room
-from tests.runs import REPOSITORY, Python, call_script, is_gone, started, wait_until
+from tests.runs import REPOSITORY, Python, call_script, is_gone, script, started, wait_until
 
 
 def written(folder: Path, text: str) -> Path:
@@ -69,7 +68,7 @@ def test_a_sweep_that_was_interrupted_goes_on_and_shows_the_best_first(tmp_path:
     file = written(tmp_path, fixed + "[vary]\nmax_env_steps = [3000, 20000]\n")
     folder = tmp_path / "out"
     words = ("sweep", str(file), "--output", str(folder))
-    with started([sys.executable, str(REPOSITORY / "launch_cluster.py"), *words]) as (process,):
+    with started(script("launch_cluster.py", *words)) as (process,):
         second = folder / "001" / "metrics" / "worker-0.jsonl"
         wait_until(second.exists, "the second trial")
         process.send_signal(signal.SIGINT)
@@ -158,7 +157,7 @@ def test_one_flag_trains_several_seeds(here: Path, trained: Trained, caplog: Log
     assert f"the same command with --run-dir runs/{folder.name} tries it again" in caplog.text
 
 
-def test_seeds_of_other_settings_are_refused(here: Path, trained: Trained, capsys: Out) -> None:
+def test_seeds_of_other_settings_are_refused(here: Path, trained: Trained) -> None:
     base = ["--env-id", "CartPole-v1", "--workers", "1", "--start-from", "zoo/cartpole"]
     base += ["--seeds", "4-5", "--run-dir", "out", "--evaluator"]
     assert launch_cluster.main(base) == 0
@@ -166,7 +165,6 @@ def test_seeds_of_other_settings_are_refused(here: Path, trained: Trained, capsy
         file = here / "out" / seed / "config.json"
         file.write_text(file.read_text().replace("zoo/car", str(REPOSITORY / "zoo" / "car")))
     assert launch_cluster.main(base) == 0, "the same command goes on"
-    capsys.readouterr()
     for changed, words in (
         (["--gamma", "0.5"], "was trained with gamma 0.99, not 0.5"),
         (["--preset", "none"], "was trained with network mlp, not auto; "),
@@ -174,8 +172,7 @@ def test_seeds_of_other_settings_are_refused(here: Path, trained: Trained, capsy
         (["--start-from", "zoo/pong"], "zoo/cartpole, not zoo/pong"),
         (["--seeds", "7"], "was trained with seed 4, not 7"),
     ):
-        assert launch_cluster.main([*base, *changed]) == 2, changed
-        (line,) = capsys.readouterr().err.splitlines()
+        line = ended(2, launch_cluster.main, *base, *changed).line
         assert words in line
         assert line.endswith("give another --run-dir, or the settings as they were")
     assert len(trained.flags) == 2, "nothing was trained"

@@ -30,10 +30,10 @@ from a3c.process.process_records import ProcessRecord
 from a3c.run.rundir import RunDir
 from a3c.run.tensorboard import PICTURE_INTERVAL_S, Pictures, TensorBoardSink
 from a3c.watch import status
-from tests import Patch
+from tests import Patch, not_none
 from tests.clusters import agent, small_config
 from tests.fake_runs import configure
-from tests.runs import everything_ended, finish, running, wait_until
+from tests.runs import everything_ended, running, stop, wait_until
 
 FRAMES = Box(0, 255, (4, 84, 84), np.uint8)
 
@@ -184,9 +184,7 @@ def test_a_taken_port_fails_tensorboard_in_one_line(path: Path, monkeypatch: Pat
         line = wait_until(lambda: warning(path, "tensorboard-0 failed"), "TensorBoard's failure")
         before = status.read(RunDir(path)).global_step
         wait_until(lambda: status.read(RunDir(path)).global_step > before, "training that goes on")
-        launcher.send_signal(signal.SIGINT)
-        code, said = finish(launcher)
-    assert code == 130, said
+        said = stop(launcher)
     port = record_of_tensorboard(path).address.split(":")[1]
     why = f"could not bind to port {port}, it was already in use"
     assert why in line
@@ -219,14 +217,10 @@ def test_tensorboard_serves_a_run_that_waits_for_its_ps(tmp_path: Path, monkeypa
         sockets = [c for process in family for c in process.net_connections(kind="tcp")]
         assert {c.laddr.ip for c in sockets if c.status == psutil.CONN_LISTEN} == {"127.0.0.1"}
         assert not [m.path for m in top.memory_maps() if "/tensorflow/" in m.path]
-        launcher.send_signal(signal.SIGINT)
         asked = time.monotonic()
-        code, said = finish(launcher)
+        said = stop(launcher)
         assert time.monotonic() - asked < 15  # nobody waits for the ps any longer
-    assert code == 130, said
     assert f"TensorBoard   {url}" in said
     assert everything_ended(path)
-    last_exit = record_of_tensorboard(path).last_exit
-    assert last_exit is not None
-    assert last_exit.code == 128 + signal.SIGTERM
+    assert not_none(record_of_tensorboard(path).last_exit).code == 128 + signal.SIGTERM
     wait_until(lambda: not any(process.is_running() for process in family), "its end")

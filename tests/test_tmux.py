@@ -21,7 +21,7 @@ from a3c.launch.tmux import Pane
 from a3c.run.rundir import RunDir
 from tests import Patch, refused
 from tests.runs import REPOSITORY, a_process, wait_until
-from tests.terminals import terminal
+from tests.terminals import Terminal
 
 
 @pytest.fixture
@@ -141,7 +141,7 @@ def test_a_session_is_attached_to_where_it_is_and_the_client_switched_inside() -
 )
 def test_tmux_is_usable_only_where_it_can_clear(term: str, usable: bool, tmp_path: Path) -> None:
     code = "from a3c.launch import tmux; print('usable', tmux.is_usable())"
-    with terminal(["env", f"TERM={term}", sys.executable, "-c", code], REPOSITORY) as opened:
+    with Terminal(["env", f"TERM={term}", sys.executable, "-c", code], REPOSITORY) as opened:
         wait_until(lambda: f"usable {usable}" in opened.shown, "an answer", 30.0)
 
 
@@ -155,8 +155,7 @@ def test_a_command_too_long_for_tmux_is_refused(server: Server, tmp_path: Path) 
 
     size = 14_980 - sum(len(word) + 1 for word in check(0).argv)
     opened(server, tmp_path, check(size))  # tmux takes it
-    said = r"15,\d\d\d bytes, which worker-0 needs: give --mode child"
-    refused(said, check, size + 100)
+    refused(r"15,\d\d\d bytes, which worker-0 needs: give --mode child", check, size + 100)
 
 
 def test_panes_are_in_the_launchers_folder_of_any_name(server: Server, tmp_path: Path) -> None:

@@ -23,7 +23,7 @@ from tests import refused, runs
 from tests.fake_runs import configure
 from tests.isolation import NO_NAMESPACE, assert_cut_off, assert_vanishes, network_of, record_of
 from tests.runs import everything_ended, is_training, wait_until
-from tests.terminals import terminal
+from tests.terminals import Terminal
 
 
 class Tmux:
@@ -98,7 +98,7 @@ def test_runs_with_the_same_name_in_two_folders_are_independent(tmux: Tmux, tmp_
     wait_until(lambda: is_training(second, workers=1), "training again")
     environment = {k: v for k, v in tmux.environment.items() if k != "TMUX"}
     command = [sys.executable, str(REPOSITORY / "launch_cluster.py"), "attach", "b/seed0"]
-    with terminal(command, tmux.work, environment) as opened:
+    with Terminal(command, tmux.work, environment) as opened:
         wait_until(lambda: tmux("list-clients"), "an attached client")
         wait_until(lambda: "env steps" in opened.shown, "the dashboard in the cockpit")
         opened.close()

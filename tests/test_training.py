@@ -12,18 +12,16 @@ import numpy as np
 import pytest
 from gymnasium.vector import AutoresetMode
 
-import model
 from a3c.errors import FatalError, PlayError
 from a3c.learn import training
-from a3c.learn.agent import Agent
 from a3c.learn.learner import Learner
 from a3c.learn.rollout import Stopwatch
 from a3c.learn.training import Worker, not_finite
 from a3c.run import checkpoint
-from tests import Log, Patch, refused
-from tests.clusters import InProcessCluster, flat, push_of, rows, small_config, worker
+from tests import Log, Patch, not_none, refused
+from tests.clusters import InProcessCluster, agent, flat, push_of, rows, small_config, worker
 from tests.runs import manifest
-from tests.scripted import ACTIONS, OBSERVATIONS, Script, make_envs
+from tests.scripted import ACTIONS, OBSERVATIONS, Script, make_envs, random_rollout
 
 NAN, INF = float("nan"), float("inf")
 
@@ -65,8 +63,7 @@ def test_a_chief_that_can_not_learn_saves_for_others(tmp_path: Path, monkeypatch
     here = InProcessCluster(num_ps=1, num_workers=2)
     settings = {"max_dropped_rollouts": 2, "checkpoint_interval_s": 0.2, "max_env_steps": 10**9}
     chief = work(tmp_path, *[NAN] * 400, here=here, **settings)
-    network = model.build(OBSERVATIONS, ACTIONS, small_config().network)
-    of = Agent(network, OBSERVATIONS, small_config(), seed=1)
+    of = agent(small_config(), OBSERVATIONS, ACTIONS)
     other = here.store(small_config(), 1, of)
     nothing = np.zeros(flat(of).size, np.float32)
 
@@ -133,14 +130,12 @@ def test_a_worker_with_other_flags_than_the_chief_is_refused(
     here = InProcessCluster(num_ps=1, num_workers=2)
     work(tmp_path, 1.0, here=here)
     config = small_config(**others)
-    agent = Agent(model.build(OBSERVATIONS, ACTIONS, config.network), OBSERVATIONS, config, seed=1)
-    given = agent, here.store(config, 1, agent), config, Stopwatch()
+    of = agent(config, OBSERVATIONS, ACTIONS)
+    given = of, here.store(config, 1, of), config, Stopwatch()
     refused("give every process the same flags", Learner, *given, seed=1)
 
 
 def test_the_first_non_finite_input_is_named() -> None:
-    from tests.test_learner import random_rollout
-
     for weights, observation, reward, cause in (
         *((NAN, NAN, NAN, "weights"), (0.0, INF, NAN, "observations")),
         *((0.0, 0.0, -INF, "rewards"), (0.0, 0.0, 3e38, "losses")),
@@ -161,8 +156,7 @@ def test_workers_may_log_each_game_and_now_and_then_the_policy(tmp_path: Path, c
     assert games == ["a game ended with a return of 7 after 3 env steps"] * 13
     policies = [line for line in caplog.messages if line.startswith("step")]
     assert [line.split(":")[0] for line in policies] == ["step 20", "step 40"]
-    found = re.fullmatch(r"step 20: policy ([\d. ]+)  V -?\d\.\d{3}", policies[0])
-    assert found
+    found = not_none(re.fullmatch(r"step 20: policy ([\d. ]+)  V -?\d\.\d{3}", policies[0]))
     probabilities = list(map(float, found[1].split()))
     assert len(probabilities) == ACTIONS.n
     assert sum(probabilities) == pytest.approx(1.0, abs=5e-3)

@@ -11,7 +11,7 @@ import pytest
 from a3c.cluster.topology import Cluster, Task
 from a3c.learn import turns as module
 from a3c.learn.turns import Turns, turns
-from tests import Patch
+from tests import Patch, not_none
 from tests.clusters import config
 from tests.runs import REPOSITORY, call, wait_until
 
@@ -84,8 +84,7 @@ def test_a_worker_goes_on_while_another_hangs(tmp_path: Path, monkeypatch: Patch
         assert waits(worker)
         monkeypatch.setattr(module, "TURN_TIMEOUT_S", 60.0)
         assert not any(waits(worker) for _ in range(3))
-    assert worker._lock is not None
-    wait_until(worker._lock.done, "the turn that came late")
+    wait_until(not_none(worker._lock).done, "the turn that came late")
     waits(other)  # it was given up at once
     assert not waits(worker)
 

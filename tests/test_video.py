@@ -27,10 +27,10 @@ from a3c.play.playground import EvaluationSetup, GameScores, frames_per_second
 from a3c.play.show import HOLD_S, evaluator_window, file_stem, film, prepare_window, record, show
 from a3c.play.window import Window, missing_display
 from a3c.run.metrics import Episode
-from tests import Log, Patch, refused, videos
-from tests.clusters import REPOSITORY, small_config
+from tests import Log, Patch, not_none, refused, videos
+from tests.clusters import small_config
 from tests.full_disks import little_room
-from tests.runs import call
+from tests.runs import REPOSITORY, call
 from tests.test_envs import Echo
 from tests.videos import HEADLESS, Screen
 
@@ -185,10 +185,9 @@ def train(window: Any, clock: Callable[[], float]) -> int:
         patch.setenv("DISPLAY", ":4711")
         patch.setattr(show_module, "Window", window)
         make_envs, shows = prepare_window(CONFIG, envs.make, model.build)
-        assert shows is not None
         games = make_envs("CartPole-v1", 2, 1, CONFIG.env)
         agent = EvaluationSetup(CONFIG, envs.make, model.build, 1).agent(games)
-        shown = shows(games, agent, clock=clock)
+        shown = not_none(shows)(games, agent, clock=clock)
         player = Player(games, agent, agent.network.policy, CONFIG, seed=1, on_step=shown)
         steps = sum(int(r.mask.sum()) for r in itertools.islice(player.rollouts(), 2))
     games.close()

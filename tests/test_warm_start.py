@@ -11,8 +11,8 @@ import launch_cluster
 import worker
 from a3c.run import checkpoint
 from a3c.run.rows import read_rows
-from tests import Out, Patch
-from tests.fake_runs import FakeRun, configure, manifest_of
+from tests import Patch, ended
+from tests.fake_runs import cartpole, configure, manifest_of
 from tests.runs import REPOSITORY, manifest, run
 from tests.snapshots import write_values
 
@@ -96,12 +96,12 @@ def test_a_run_that_starts_from_a_solved_one_is_solved_at_once(path: Path) -> No
     assert line in said
 
 
-def test_keep_and_workers_start_from_names(here: Path, capsys: Out, monkeypatch: Patch) -> None:
+def test_keep_and_workers_start_from_names(here: Path, monkeypatch: Patch) -> None:
     hosts = ["--ps-hosts", "127.0.0.1:1", "--worker-hosts", "127.0.0.1:2"]
     flags = [*hosts, "--run-dir", str(here / "run"), "--start-from", "zoo/cartpole"]
     source = f"{REPOSITORY}/zoo/cartpole"
-    assert launch_cluster.main(["keep", "worker-0", *flags, "--dry-run"]) == 0
-    assert f"--start-from={source}" in capsys.readouterr().out
+    shown = ended(0, launch_cluster.main, "keep", "worker-0", *flags, "--dry-run").out
+    assert f"--start-from={source}" in shown
     started = mock.Mock(return_value=0)
     monkeypatch.setattr(worker, "adopt_environment", lambda *_, **__: None)
     monkeypatch.setattr(worker, "run", started)
@@ -109,12 +109,11 @@ def test_keep_and_workers_start_from_names(here: Path, capsys: Out, monkeypatch:
     assert started.call_args.args[2].run.start_from == source
 
 
-def test_a_run_is_resumed_although_its_source_is_gone(tmp_path: Path, capsys: Out) -> None:
-    settings = {"env_id": "CartPole-v1", "workers": 1, "start_from": str(tmp_path / "gone")}
-    made = FakeRun(tmp_path / "run", configure(**settings))
+def test_a_run_is_resumed_although_its_source_is_gone(tmp_path: Path) -> None:
+    made = cartpole(tmp_path, start_from=str(tmp_path / "gone"))
     made.checkpoint(100, age_s=1.0)
-    assert launch_cluster.main(["--resume", "--run-dir", str(made.run.path), "--dry-run"]) == 0
-    assert "--start-from" in capsys.readouterr().out, "as the first start, for the workers"
-    resume = ["--resume", "--run-dir", str(made.run.path), "--start-from", "zoo/cartpole"]
-    assert launch_cluster.main(resume) == 2
-    assert "goes on from its own checkpoint: leave it out" in capsys.readouterr().err
+    resume = ["--resume", "--run-dir", str(made.run.path)]
+    shown = ended(0, launch_cluster.main, *resume, "--dry-run").out
+    assert "--start-from" in shown, "as the first start, for the workers"
+    line = ended(2, launch_cluster.main, *resume, "--start-from", "zoo/cartpole").line
+    assert "goes on from its own checkpoint: leave it out" in line

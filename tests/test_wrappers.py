@@ -21,10 +21,10 @@ from a3c.net.distributions import for_space
 from a3c.play.playground import EvaluationSetup
 from a3c.run.metrics import Episode
 from tests import refused
+from tests.clusters import untrained
 from tests.fake_runs import configure
 from tests.scripted import ACTIONS, Script, ScriptedActor, ScriptedEnv
 from tests.test_envs import Echo
-from tests.test_loaded_agent import untrained
 
 OUTCOME = "examples.reward_shaping:Outcome"
 

@@ -10,6 +10,8 @@ import imageio_ffmpeg
 import numpy as np
 from PIL import Image
 
+from tests import not_none
+
 HEADLESS = {**os.environ, "SDL_VIDEODRIVER": "dummy"}
 
 
@@ -27,10 +29,8 @@ def read(path: Path) -> Video:
         check=True,
     )
     said = done.stderr.decode()
-    found = re.search(r"Video: .*?, (\d+)x(\d+).*?, ([\d.]+) fps", said)
-    length = re.search(r"Duration: (\d+):(\d+):([\d.]+)", said)
-    assert found, said
-    assert length, said
+    found = not_none(re.search(r"Video: .*?, (\d+)x(\d+).*?, ([\d.]+) fps", said), said)
+    length = not_none(re.search(r"Duration: (\d+):(\d+):([\d.]+)", said), said)
     width, height = int(found[1]), int(found[2])
     pictures = np.frombuffer(done.stdout, np.uint8).reshape(-1, height, width, 3)
     hours, minutes, seconds = map(float, length.groups())

@@ -1,6 +1,7 @@
 """A disk that is full, or read-only: training continues, and saving resumes with the disk."""
 
 import os
+import signal
 import time
 from pathlib import Path
 
@@ -12,7 +13,7 @@ from a3c.watch import status
 from tests import Patch
 from tests.faults import faulty_envs
 from tests.full_disks import fill, mounted, small_disk
-from tests.runs import ENDLESS, call, finish, is_training, running, wait_until
+from tests.runs import ENDLESS, call, is_training, running, stop, wait_until
 
 pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="only root can mount a small disk")
 
@@ -49,9 +50,7 @@ def test_training_outlives_a_full_and_a_read_only_disk(tmp_path: Path, monkeypat
                 _is_blind_but_trains(path, book, "is read-only", blind_s=8)
             _recovers(path)
             assert {p.restarts for p in status.read(RunDir(path)).processes} == {0}
-            process.terminate()
-            code, said = finish(process)
-            assert code == 143, said
+            stop(process, signal.SIGTERM)
         log = RunDir(path).log("worker-0").read_text(errors="replace")
         assert "checkpoint failed, training goes on" in log
 

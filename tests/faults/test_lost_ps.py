@@ -1,26 +1,24 @@
 """Two ps of which one is lost, a port that is taken, the last worker's end, no chief and no ps."""
 
 import socket
-import sys
 from pathlib import Path
 from time import monotonic as now
 
 from a3c.cluster.topology import free_ports
 from a3c.errors import EXIT_FATAL
 from tests.faults.cluster import FAULTY, Cluster
-from tests.runs import DEADLINE_S, REPOSITORY, call, started, wait_until
+from tests.runs import DEADLINE_S, call, script, started, wait_until
 
 LEAVES_WITHIN_S = 5.0  # from the word of it to the end, on a busy machine
 
 
 def command(job: str, task: int) -> list[str]:
     """One process of a cluster, without a keeper."""
-    return [sys.executable, str(REPOSITORY / "worker.py"), "--job", job, "--task", str(task)]
+    return script("worker.py", "--job", job, "--task", str(task))
 
 
 def test_one_of_two_ps_may_die_and_the_run_fails_only_with_its_last_worker(tmp_path: Path) -> None:
-    limit = ("--max-dropped-rollouts", "3")
-    cluster = Cluster(tmp_path, *FAULTY, *limit, "--ps", "2", workers=1)
+    cluster = Cluster(tmp_path, *FAULTY, "--max-dropped-rollouts", "3", "--ps", "2", workers=1)
     with cluster.running("--checkpoint-interval", "1") as process:
         cluster.wait_until_training()
         for name in ("ps-1", "ps-0"):
@@ -38,12 +36,11 @@ def test_one_of_two_ps_may_die_and_the_run_fails_only_with_its_last_worker(tmp_p
 
 
 def test_a_port_that_was_taken_since_the_check_is_named_and_tried_again(tmp_path: Path) -> None:
-    """Its keeper tries again: 75."""
     with socket.create_server(("127.0.0.1", 0)) as listener:
         port = listener.getsockname()[1]
         hosts = ("--ps-hosts", f"127.0.0.1:{port}", "--worker-hosts", "127.0.0.1:1")
         done = call(*command("ps", 0), *hosts, "--run-dir", str(tmp_path))
-    assert done.returncode == 75
+    assert done.returncode == 75  # at which its keeper tries again
     assert f"ps-0 can't listen on port {port}" in done.stderr
 
 

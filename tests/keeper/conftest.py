@@ -103,14 +103,10 @@ def start(tmp_path: Path) -> Iterator[Start]:
         options: dict[str, Any] = {"text": True, "start_new_session": True}
         options |= popen or {}
         options["env"] = code_environment(options.get("env", os.environ))
-        process = subprocess.Popen(spec.command(), **options)
-        kept.append(Kept(process, spec))
+        kept.append(Kept(subprocess.Popen(spec.command(), **options), spec))
         return kept[-1]
 
     yield begin
     for one in kept:
-        with one.process as process:
+        with one.process as process:  # which closes its pipes, too
             process.kill()
-        for pipe in (one.process.stdout, one.process.stderr):
-            if pipe is not None:
-                pipe.close()

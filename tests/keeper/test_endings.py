@@ -16,6 +16,7 @@ from a3c.keeper.restarts import ExitKind, Limits, RestartPolicy, classify_exit
 from a3c.process import process_records
 from a3c.process.heartbeat import VARIABLE
 from a3c.process.process_records import LastExit
+from tests import not_none
 from tests.keeper.conftest import BEAT, COUNT, DEAF, PYTHON, QUICK, Start, wait_for
 from tests.runs import is_gone
 
@@ -59,8 +60,7 @@ def test_a_process_is_started_again_as_its_end_asks_for(
     assert (record.state, record.pid) == ("failed" if returncode else "done", None)
     assert re.search(said, kept.log())
     if returncode:
-        assert record.last_exit is not None
-        assert record.last_exit.code == (None if returncode > 128 else returncode)
+        assert not_none(record.last_exit).code == (None if returncode > 128 else returncode)
 
 
 @pytest.mark.parametrize(
@@ -107,8 +107,7 @@ def test_exit_codes_are_classified_as_the_table_says() -> None:
 
 @pytest.mark.parametrize(("kind", "beat"), [("retry", False), ("crash", True)])
 def test_delays_double_until_a_healthy_run(kind: ExitKind, beat: bool) -> None:
-    limits = Limits(max_crashes=100, first_delay_s=0.5, longest_delay_s=10.0)
-    policy = RestartPolicy(limits)
+    policy = RestartPolicy(Limits(max_crashes=100, first_delay_s=0.5, longest_delay_s=10.0))
     delays = [policy.decide(kind, 1.0, beat).delay_s for _ in range(7)]
     assert delays == [0.5, 1.0, 2.0, 4.0, 8.0, 10.0, 10.0]
     assert policy.decide(kind, 60.0, beat).delay_s == 0.5
@@ -261,5 +260,4 @@ def test_a_killed_keeper_takes_its_process_along(start: Start, means: str) -> No
 
 
 def test_a_parent_that_is_gone_already_ends_the_keeper(start: Start) -> None:
-    kept = start("exec sleep 1000", parent=2**30)
-    assert kept.ended().state == "stopped"
+    assert start("exec sleep 1000", parent=2**30).ended().state == "stopped"

@@ -14,6 +14,7 @@ import pytest
 from a3c.keeper.restarts import Limits
 from a3c.keeper.spec import parse
 from a3c.process.heartbeat import VARIABLE
+from tests import not_none
 from tests.keeper.conftest import BEAT, PYTHON, Start, make_spec, wait_for
 
 
@@ -73,8 +74,7 @@ def test_record_and_log_go_on_when_a_full_disk_has_room_again(start: Start) -> N
 
     script = "echo early; until [ -e go ]; do sleep 0.01; done; echo late; exec sleep 1000"
     kept = start(script, {"preexec_fn": allow_no_files, "stdout": subprocess.PIPE}, echo=True)
-    assert kept.process.stdout is not None
-    assert any("early" in line for line in iter(kept.process.stdout.readline, ""))
+    assert any("early" in line for line in not_none(kept.process.stdout))
     assert not kept.spec.record.exists()
     assert kept.log() == ""
     unlimited = (resource.RLIM_INFINITY, resource.RLIM_INFINITY)
