@@ -303,7 +303,8 @@ def _plan(
         has_box_actions=type(actions).__name__ == "Box",
     )
     warnings += preflight.warnings(planned, config, preflight.measure_machine(run.path))
-    if chosen.preset and command_line.is_for_another_task(chosen.preset, config.env.env_id):
+    is_new = chosen.preset and not chosen.resume
+    if is_new and command_line.is_for_another_task(chosen.preset, config.env.env_id):
         warnings.append(
             f"preset {chosen.preset} is for another task than {config.env.env_id}: without "
             "--preset the one that fits is taken"

@@ -151,6 +151,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     import envs
     from a3c.plot import diagram
 
+    console.prepare()
     config, arguments = parse_config(
         argv, "model.py", "Print and draw the network of a configuration.", _add_arguments
     )
@@ -175,10 +176,13 @@ def main(argv: Sequence[str] | None = None) -> int:
         path = arguments.output or Path(name.replace(":", ".") + ".png")
         total = f"{diagram.total_parameters(rows):,} parameters"
         diagram.draw(rows, title, " · ".join((*details, total)), path)
+        diagram.show(rows, title)
+        sys.stdout.write(f"diagram: {path}\n")
+        sys.stdout.flush()
+    except OSError as error:
+        return console.refuse_system("model.py", error)
     except UserError as error:
         return console.refuse("model.py", error)
-    diagram.show(rows, title)
-    sys.stdout.write(f"diagram: {path}\n")
     return 0
 
 

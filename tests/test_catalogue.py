@@ -13,8 +13,10 @@ import launch_cluster
 from a3c.config import command_line, options
 from a3c.errors import UserError
 from a3c.process import console
+from a3c.run import rundir
 from a3c.run.rundir import REPOSITORY
 from tests import Log, Patch, ended
+from tests.fake_runs import configure
 
 
 def printed(*arguments: str) -> list[list[str]]:
@@ -100,11 +102,17 @@ def test_a_preset_for_another_task_gives_a_warning(caplog: Log) -> None:
         (["--rmsprop-alpha", "0.9", "--hidden-sizes", "8"], ["--rmsprop-alpha"]),
         (["--entropy-anneal-steps", "9", "--gamma", "0.9"], ["--entropy-anneal-steps"]),
         (["--lstm-size", "8", "--gamma", "0.9", "--adam-epsilon", "0.1"], []),
+        (["--learning-rate", "0.1", "--learning-rate-range", "0.01", "0.1"], ["--learning-rate"]),
     ],
 )
 def test_flags_without_effect_are_warned_of(words: list[str], idle: list[str], caplog: Log) -> None:
     assert launch_cluster.main([*DRY_RUN, "CartPole-v1", *words]) == 0
     assert re.findall(r"warning: (\S+) does nothing here: it is for ", caplog.text) == idle
+
+
+def test_a_run_whose_preset_is_gone_goes_on(tmp_path: Path) -> None:
+    path = rundir.create(tmp_path / "run", configure(env_id="CartPole-v1"), "gone", resume=False)
+    assert launch_cluster.main(["--dry-run", "--resume", "--run-dir", str(path.path)]) == 0
 
 
 def test_hints_name_the_users_python(here: Path, monkeypatch: Patch) -> None:

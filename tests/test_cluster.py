@@ -1,5 +1,6 @@
 """Who is in the cluster: addresses, TF_CONFIG, Slurm, host files, ports, waiting for each other."""
 
+import argparse
 import json
 import os
 import re
@@ -8,6 +9,7 @@ import sys
 import time
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
 import psutil
 import pytest
@@ -203,6 +205,22 @@ def test_a_plan_hands_on_what_the_user_set(monkeypatch: Patch, tmp_path: Path) -
     config = configure(workers=1)
     made = plan.make(config, RunDir(tmp_path), plan.choose_addresses(config))
     assert {p.environment["TF_ENABLE_ONEDNN_OPTS"] for p in made.processes} == {"0"}
+
+
+def test_tensorboard_gets_a_port_that_no_process_has() -> None:
+    with mock.patch.object(topology, "free_ports", side_effect=[[1], [9]]):
+        assert plan.choose_board_port(Cluster(("127.0.0.1:1",), ("127.0.0.1:2",))) == 9
+
+
+def test_a_port_that_only_root_may_use_is_not_called_taken() -> None:
+    with mock.patch("socket.create_server", side_effect=PermissionError):
+        refused("port 80 is for root", plan.choose_addresses, configure(workers=1, base_port=80))
+
+
+def test_tf_config_and_a_named_task_are_refused(monkeypatch: Patch) -> None:
+    monkeypatch.setenv("TF_CONFIG", "{}")
+    flags = {"job": "ps", "task": 0, "ps_hosts": None, "worker_hosts": None, "cluster": "auto"}
+    refused("leave out --job, --task", which_task.resolve, argparse.Namespace(**flags), configure())
 
 
 def test_the_owner_of_a_port_is_named() -> None:

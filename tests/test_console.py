@@ -77,3 +77,10 @@ def test_closed_streams_and_gone_folders(tmp_path: Path, words: str, code: int, 
     assert (done.returncode, done.stdout) == (code, "")
     assert said in done.stderr
     assert len(done.stderr.splitlines()) == bool(said)
+
+
+def test_a_table_of_layers_that_cannot_be_printed_is_said_in_one_line(tmp_path: Path) -> None:
+    script = shlex.join([sys.executable, str(REPOSITORY / "model.py"), "--env-id", "CartPole-v1"])
+    done = call("sh", "-c", f"exec {script} > /dev/full", cwd=tmp_path)
+    assert (done.returncode, len(done.stderr.splitlines())) == (2, 1)
+    assert "stdout can't be written" in done.stderr

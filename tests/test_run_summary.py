@@ -101,7 +101,8 @@ def test_a_solved_run_that_is_resumed_and_stopped_is_known_to_be_solved(tmp_path
     scores = {**SCORES, "episodes": 1, "stderr": None}  # one game has no standard error
     made.checkpoint(900, 9.0, reason="solved", evaluation=scores)
     first = summarise(made.run, "done", newest_valid(made.run.checkpoints), scores, 475.0)
-    assert "1     480.0     500.0         -" in closing(made.run, first, [])
+    older = {name: value for name, value in first.items() if name not in ("best", "video")}
+    assert "1     480.0     500.0         -" in closing(made.run, older, [])
     rundir.create(made.run.path, made.config, None, resume=True)
     again = summarise(made.run, "stopped", newest_valid(made.run.checkpoints), None, 475.0)
     assert (again["state"], again["solved"], again["evaluation"]) == ("done", True, scores)

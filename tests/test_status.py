@@ -259,6 +259,7 @@ def test_followed_logs_show_new_processes(tmp_path: Path, monkeypatch: Patch) ->
 
 def test_the_name_of_a_run_is_understood(here: Path) -> None:
     FakeRun(here / "runs" / "pong-1", configure())
+    assert "no log of" in ended(2, launch_cluster.main, "logs", "x" * 300).line
     said = ended(2, launch_cluster.main, "logs", "pong-1").line
     assert "did you mean `logs --run pong-1`?" in said
 

@@ -1,6 +1,7 @@
 """The process list as data, made before anything starts: hosts, addresses, command lines."""
 
 import contextlib
+import itertools
 import json
 import os
 import shlex
@@ -86,6 +87,9 @@ def choose_addresses(config: Config, *, isolated: bool = False) -> Cluster:
     for port in range(base, base + count) if not isolated else ():
         try:
             socket.create_server(("", port)).close()
+        except PermissionError:
+            what = f"port {port} is for root only"
+            raise UserError(f"{what}: give a --base-port of 1024 or more") from None
         except OSError:
             owner = port_owner(port)
             by = f" by {owner[1]}, pid {owner[0]}" if owner else ""
@@ -106,8 +110,9 @@ def port_owner(port: int) -> tuple[int, str] | None:
 
 
 def choose_board_port(here: Cluster) -> int:
-    taken = [topology.split_address(address)[1] for address in (*here.ps, *here.workers)]
-    return next(port for port in topology.free_ports(len(taken) + 1) if port not in taken)
+    taken = {topology.split_address(address)[1] for address in (*here.ps, *here.workers)}
+    ports = (topology.free_ports(1)[0] for _ in itertools.count())
+    return next(port for port in ports if port not in taken)
 
 
 def make(

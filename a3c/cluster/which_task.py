@@ -28,15 +28,19 @@ def add_host_arguments(group: Any) -> None:
 
 
 def resolve(arguments: argparse.Namespace, config: Config) -> tuple[Cluster, Task]:
-    """The cluster and this process's task; flags have priority over TF_CONFIG."""
+    """The cluster and this process's task; flags with hosts have priority over TF_CONFIG."""
     given = (arguments.ps_hosts, arguments.worker_hosts) != (None, None)
+    named = [getattr(arguments, name, None) for name in ("process", "job", "task")]
+    is_named = any(value is not None for value in named)
+    flags = "--job, --task" if hasattr(arguments, "job") else "PROCESS"
     if arguments.cluster == "slurm":
-        named = [getattr(arguments, name, None) for name in ("process", "job", "task")]
-        if given or any(value is not None for value in named):
-            flags = "--job, --task" if hasattr(arguments, "job") else "PROCESS"
+        if given or is_named:
             raise UserError(f"--cluster slurm: leave out {flags} and hosts: Slurm gives them")
         return resolve_slurm(os.environ, config.cluster)
     if not given and "TF_CONFIG" in os.environ:
+        if is_named:
+            what = f"TF_CONFIG gives this process's task: leave out {flags}"
+            raise UserError(f"{what}, or give --ps-hosts and --worker-hosts too")
         trusted = config.cluster.trusted_network
         return from_tf_config(os.environ["TF_CONFIG"], trusted_network=trusted)
     for name in ("process", "job", "task", "ps_hosts", "worker_hosts"):

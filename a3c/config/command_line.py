@@ -234,12 +234,14 @@ def unused_flags(
         "RMSProp": learning.optimizer == "rmsprop",
         "mlp": network.startswith("mlp") or network == "auto" or ":" in network,
         "--learning-rate-schedule linear": learning.learning_rate_schedule == "linear",
+        "a run without --learning-rate-range": learning.learning_rate_range is None,
         "--return-steps": learning.return_steps is not None,
         "--no-normalize-advantages": not learning.normalize_advantages,
         "--entropy-weight-final": learning.entropy_weight_final is not None,
         "--ratio-limit-final": learning.ratio_limit_final is not None,
     }
     needed = {
+        "learning_rate": "a run without --learning-rate-range",
         "learning_rate_final": "--learning-rate-schedule linear",
         "return_min_samples": "--return-steps",
         "advantage_horizon": "--no-normalize-advantages",

@@ -72,8 +72,9 @@ def import_module(name: str, subject: str) -> ModuleType:
     """Import a module of the user's, also from the current folder; UserError if that fails."""
     here, own = Path.cwd(), Path(*name.split("."))
     is_there = own.is_dir() or own.with_suffix(".py").exists()
-    if here != REPOSITORY and own.parts[0] in _OURS and is_there:
-        raise UserError(f"{subject}: a3c-cluster has a module {own.parts[0]} too: rename yours")
+    top, *_ = name.split(".")
+    if here != REPOSITORY and top in _OURS and is_there:
+        raise UserError(f"{subject}: a3c-cluster has a module {top} too: rename yours")
     if str(here) not in sys.path:
         sys.path.append(str(here))
     try:

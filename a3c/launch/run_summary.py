@@ -284,13 +284,13 @@ def closing(run: RunDir, summary: dict[str, Any], pictures: list[str]) -> str:
     rows += [("curve", relative_path(Path(picture))) for picture in pictures]
     if summary.get("reason") and not summary["solved"]:
         rows.append(("ended by", "--" + summary["reason"].replace("_", "-")))
-    if kept := summary["best"]:
+    if kept := summary.get("best"):  # an older run's summary has none
         by = f"the evaluator's mean, {kept['mean']:.1f}"
         rows.append(("best", f"{relative_path(Path(kept['path']))} by {by}"))
     if (before := summary.get("before")) and before["solved"]:
         rows.append(("before", f"solved at {before['env_steps']:,} env steps"))
-    if summary["video"]:
-        rows.append(("video", relative_path(Path(summary["video"]))))
+    if video := summary.get("video"):
+        rows.append(("video", relative_path(Path(video))))
     if run.summary.exists():  # missing if the disk was full
         rows.append(("summary", relative_path(run.summary)))
     if summary["checkpoint"] and run.config.exists():  # missing if the directory was deleted

@@ -78,7 +78,7 @@ def logs(arguments: argparse.Namespace) -> None:
     """Print the logs; with several processes, each line starts with its process's name."""
     found = rundir.find(arguments.run)
     wanted = arguments.process
-    if wanted and not found.log(wanted).exists():
+    if wanted and not os.path.lexists(found.log(wanted)):  # the name may be too long
         remedy = "see `status`"
         with contextlib.suppress(UserError):
             rundir.find(wanted)
