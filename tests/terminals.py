@@ -31,7 +31,6 @@ class Terminal:
         )
         os.close(slave)
         self._shown = bytearray()
-        self._closed = threading.Lock()
         threading.Thread(target=self._read, daemon=True).start()
 
     def _read(self) -> None:
@@ -47,9 +46,12 @@ class Terminal:
         os.write(self._master, keys)
 
     def close(self) -> None:
-        """Close the window: the command gets SIGHUP."""
-        if self._closed.acquire(blocking=False):
-            os.close(self._master)
+        """Close the window: the command gets SIGHUP.
+
+        The descriptor stays, as the thread reads by its number: another file could get that.
+        """
+        with Path(os.devnull).open("rb") as nothing:
+            os.dup2(nothing.fileno(), self._master)
 
     def __enter__(self) -> Self:
         return self

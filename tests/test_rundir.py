@@ -200,6 +200,7 @@ def test_runs_of_one_name_have_labels_of_their_own_which_stay(tmp_path: Path) ->
 def test_a_copy_ends_nothing_and_gets_a_label_when_resumed(tmp_path: Path) -> None:
     first = created(tmp_path / "run")
     copy = tmp_path / "copy"
+    (first.path / "wandb-id").write_text("1234")
     shutil.copytree(first.path, copy)
     for words in (["stop"], ["restart", "worker-0", "--run"], ["remove", "worker-0", "--run"]):
         said = ended(2, launch_cluster.main, *words, str(copy)).line
@@ -208,6 +209,8 @@ def test_a_copy_ends_nothing_and_gets_a_label_when_resumed(tmp_path: Path) -> No
     again = rundir.create(copy, Config(), None, resume=True)
     assert again.label != first.label
     assert again.label.startswith("copy-")
+    rundir.create(first.path, Config(), None, resume=True)
+    assert [path.parent for path in tmp_path.glob("*/wandb-id")] == [first.path]
 
 
 def test_a_second_launcher_leaves_the_run(tmp_path: Path, monkeypatch: Patch) -> None:

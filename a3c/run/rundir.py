@@ -170,6 +170,9 @@ def create(
         run.path.mkdir(parents=True, exist_ok=True, mode=0o700)
         for part in PARTS:
             (run.path / part).mkdir(exist_ok=True, mode=0o700)
+        if recorded(run, "label") not in (None, run.label):  # W&B's and MLflow's runs are not ours
+            for part in ("wandb-id", "mlflow-id"):
+                (run.path / part).unlink(missing_ok=True)
         if run.summary.exists():  # keep the earlier result
             run.summary.replace(run.summary_before)
         write_json(run.config, contents)
