@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from a3c import config as settings
-from a3c.config import Config, Share, command_line
+from a3c.config import MAX_ENVS, Config, Share, command_line
 from a3c.config.options import OPTIONS, Option
 from a3c.launch.run_summary import sharing
 from tests.clusters import config
@@ -48,6 +48,8 @@ def setting(option: Option) -> st.SearchStrategy[Any]:
         return st.just([]) | rates
     if option.name in CERTAIN:
         return st.just(CERTAIN[option.name])
+    if option.name == "envs":  # all may be one worker's
+        return st.integers(1, MAX_ENVS)
     if option.name == "ratio_limit_final":  # for a ratio limit only
         return st.none()
     if option.name == "heartbeat_timeout_s":
