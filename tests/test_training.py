@@ -20,7 +20,7 @@ from a3c.learn.training import Worker, not_finite
 from a3c.run import checkpoint
 from tests import Log, Patch, not_none, refused
 from tests.clusters import InProcessCluster, agent, flat, push_of, rows, small_config, worker
-from tests.runs import manifest
+from tests.runs import manifest, wait_until
 from tests.scripted import ACTIONS, OBSERVATIONS, Script, make_envs, random_rollout
 
 NAN, INF = float("nan"), float("inf")
@@ -82,7 +82,12 @@ def test_a_chief_that_can_not_learn_saves_for_others(tmp_path: Path, monkeypatch
 
 def test_games_that_ended_just_before_a_stop_count(tmp_path: Path) -> None:
     chief = work(tmp_path, 1.0, max_env_steps=10**6)  # each env step is a game
-    threading.Timer(1.0, chief._stop.set).start()
+
+    def stop() -> None:
+        wait_until(lambda: any(row["env_steps"] for row in rows(tmp_path)), "the first games")
+        chief._stop.set()
+
+    threading.Thread(target=stop).start()
     chief.run()
     assert manifest(tmp_path).episodes == manifest(tmp_path).step > 0
 
