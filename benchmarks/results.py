@@ -163,7 +163,7 @@ class Results:
         kept = _manifest(self.output / goal.run)
         if kept and (own is None or own.step < kept.step):
             own = kept
-        if own and checkpoint.COMPACT in own.files:
+        if own and checkpoint.is_compact(own):
             return COMPACT, own
         return (FOLDER if run.config.exists() else SCRATCH), own
 

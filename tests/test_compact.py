@@ -64,8 +64,8 @@ def test_weights_are_halved_counters_are_exact_and_the_optimizer_is_left_out(pac
 
 def test_a_compact_one_verifies_and_all_may_read_it(packed: Path) -> None:
     manifest, whole = checkpoint.verify(packed), checkpoint.verify(packed.with_name("10"))
-    assert checkpoint.COMPACT in manifest.files
-    assert checkpoint.COMPACT not in whole.files
+    assert checkpoint.is_compact(manifest)
+    assert not checkpoint.is_compact(whole)
     assert manifest.evaluation == SCORES
     for name in ("step", "config", "recent_returns"):
         assert getattr(manifest, name) == getattr(whole, name), name
@@ -134,7 +134,7 @@ def test_files_that_tensorflow_cannot_read_are_named(tmp_path: Path) -> None:
 @pytest.mark.parametrize("path", sorted((REPOSITORY / "zoo").iterdir()), ids=lambda path: path.name)
 def test_every_shipped_agent_is_whole_small_and_has_scores(path: Path) -> None:
     manifest = checkpoint.verify(path)
-    assert checkpoint.COMPACT in manifest.files
+    assert checkpoint.is_compact(manifest)
     assert not_none(manifest.evaluation)["episodes"] == 100
     assert set(path.iterdir()) == {path / checkpoint.MANIFEST, path / checkpoint.COMPACT}
     assert sum(file.stat().st_size for file in path.iterdir()) < 4_000_000

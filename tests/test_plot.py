@@ -149,9 +149,7 @@ def test_curves_of_a_resumed_run_leave_out_rolled_back_steps(tmp_path: Path) -> 
 def test_means_look_back_bins_average_and_curves_end_with_their_data() -> None:
     points = curves.Series(np.array([0.0, 1.0, 9.0, 10.0]), np.array([2.0, 4.0, 6.0, 8.0]))
     assert curves.smooth(points, 2).y.tolist() == [2.0, 3.0, 5.0, 7.0]
-    binned = curves.across_workers([points], 2)
-    assert binned is not None
-    assert binned.mean.tolist() == [3.0, 7.0]
+    assert curves.bin_means(points, 2).y.tolist() == [3.0, 7.0]
     late = curves.Series(np.array([5.0, 15.0]), np.array([0.0, 10.0]))
     # Means of [0, 5) and [5, 10], then late alone.
     over = not_none(curves.across_workers([points, late], 2))

@@ -16,14 +16,13 @@ from tests import not_none, refused
 ATARI = Box(0, 255, (4, 84, 84), np.uint8)
 COLOUR = Box(0.0, 1.0, (40, 60, 3), np.float32)
 GREY = Box(0, 255, (42, 42), np.uint8)
-AXES = {ATARI.shape: (-2, -1), COLOUR.shape: (-3, -2), GREY.shape: (-2, -1)}  # rows and columns
 
 
 class PixelAgent:
     """An agent whose policy and value depend on one pixel each."""
 
     def __init__(self, space: Box, policy: tuple[int, int], value: tuple[int, int]) -> None:
-        self._axes = AXES[space.shape]
+        self._axes = pictures.image_axes(space)
         self._policy, self._value = policy, value
 
     def _at(self, images: np.ndarray, place: tuple[int, int]) -> np.ndarray:
@@ -49,7 +48,7 @@ def test_saliency_is_highest_where_the_network_looks(space: Box) -> None:
     observation = (rng.random(space.shape) * space.high).astype(space.dtype)
     agent = PixelAgent(space, policy=(10, 30), value=(33, 12))
     found = pictures.saliency(cast(Agent, agent), space, decide(observation))
-    axes = AXES[space.shape]
+    axes = pictures.image_axes(space)
     size = (observation.shape[axes[0]], observation.shape[axes[1]])
     for part, place in zip(found, ((10, 30), (33, 12)), strict=True):
         assert part.shape == size

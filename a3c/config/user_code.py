@@ -72,7 +72,7 @@ def import_module(name: str, subject: str) -> ModuleType:
     """Import a module of the user's, also from the current folder; UserError if that fails."""
     here, own = Path.cwd(), Path(*name.split("."))
     is_there = own.is_dir() or own.with_suffix(".py").exists()
-    top, *_ = name.split(".")
+    top = name.partition(".")[0]
     if here != REPOSITORY and top in _OURS and is_there:
         raise UserError(f"{subject}: a3c-cluster has a module {top} too: rename yours")
     if str(here) not in sys.path:
@@ -157,16 +157,24 @@ def as_user_error(subject: str) -> Iterator[None]:
 
 
 def describe(error: BaseException) -> str:
-    """An exception in one line: the innermost place in the user's code, its type, its message."""
-    message, places = str(error), []
-    for number, frame in enumerate(reversed(traceback.extract_tb(error.__traceback__))):
-        path = Path(frame.filename)
-        is_library = not path.is_file() or any(map(path.resolve().is_relative_to, _LIBRARIES))
-        # envs.py and model.py call the user's code; they count only if they raised the error.
-        if not is_library and not (number and path.resolve().parent == REPOSITORY):
-            places.append((path, frame.lineno))
+    """An exception in one line: its place in the user's code, its type, its message."""
+    where, message = _place(error), str(error)
     if isinstance(error, SyntaxError) and error.filename:
-        places, message = [(Path(error.filename), error.lineno)], error.msg
-    prefix = f"{console.relative_path(places[0][0])}:{places[0][1] or 0}: " if places else ""
+        where, message = (Path(error.filename), error.lineno or 0), error.msg
+    prefix = f"{console.relative_path(where[0])}:{where[1]}: " if where else ""
     line = " ".join(f"{prefix}{type(error).__name__}: {message}".split()).removesuffix(":")
     return line if len(line) <= _MAX_CHARS else line[: _MAX_CHARS - 3] + "..."
+
+
+def _place(error: BaseException) -> tuple[Path, int] | None:
+    """The innermost line of the user's own code; None if only library code is involved."""
+    frames = traceback.extract_tb(error.__traceback__)
+    for number, frame in enumerate(reversed(frames)):
+        path = Path(frame.filename)
+        if not path.is_file() or any(path.resolve().is_relative_to(lib) for lib in _LIBRARIES):
+            continue
+        # envs.py and model.py call the user's code; they count only if they raised the error.
+        if number and path.resolve().parent == REPOSITORY:
+            continue
+        return path, frame.lineno or 0
+    return None

@@ -77,16 +77,7 @@ def make_vec(env_id: str, num_envs: int, config: EnvConfig, render_mode: str | N
     """
     spec = gymnasium.registry.get(env_id)
     if spec is None:
-        # The many old ids of Atari games would hide the others.
-        known = {
-            name.lower(): name
-            for name, other in gymnasium.registry.items()
-            if "/" in name or not str(other.entry_point).startswith("ale_py")
-        }
-        remedy = "give an id like ALE/Pong-v5 or CartPole-v1, or package.module:Id-v0 for your own"
-        if nearest := difflib.get_close_matches(env_id.lower(), known, n=3, cutoff=0.5):
-            remedy = "the nearest known: " + ", ".join(known[name] for name in nearest)
-        raise UserError(f"env_id {env_id!r} is not known to Gymnasium: {remedy}")
+        raise _unknown(env_id)
     more = {"max_episode_steps": config.max_episode_steps, "render_mode": render_mode}
     keywords = config.env_kwargs | {key: value for key, value in more.items() if value is not None}
     try:
@@ -197,6 +188,21 @@ def check_spaces(envs: Envs, env_id: str) -> None:
     if remedy:
         what = wrong or f"has actions {_one_line(actions)}"
         raise UserError(f"env_id {env_id} {what}: {remedy}")
+
+
+def _unknown(env_id: str) -> UserError:
+    """The error for an id that Gymnasium doesn't know, with the most similar ids."""
+    # The many old ids of Atari games would hide the others.
+    known = {
+        name.lower(): name
+        for name, spec in gymnasium.registry.items()
+        if "/" in name or not str(spec.entry_point).startswith("ale_py")
+    }
+    nearest = difflib.get_close_matches(env_id.lower(), known, n=3, cutoff=0.5)
+    remedy = "give an id like ALE/Pong-v5 or CartPole-v1, or package.module:Id-v0 for your own"
+    if nearest:
+        remedy = "the nearest known: " + ", ".join(known[name] for name in nearest)
+    return UserError(f"env_id {env_id!r} is not known to Gymnasium: {remedy}")
 
 
 def own_limit(config: EnvConfig) -> float | None:

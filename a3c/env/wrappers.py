@@ -37,13 +37,7 @@ class Copies(SyncVectorEnv):
                 self._games.append(RawScoreCounter(env))
                 env = self._games[-1]
             for own in given:
-                subject = f"wrapper {own['name']}"
-                wrapper = user_code.find(own["name"], subject, "Wrapper")
-                with user_code.as_user_error(subject):
-                    env = wrapper(env, **{key: own[key] for key in own if key != "name"})
-                if not isinstance(env, gymnasium.Env):
-                    made = user_code.kind_of(env)
-                    raise UserError(f"{subject} gave {made}: let it be a gymnasium.Wrapper")
+                env = _wrap(env, **own)
             return env
 
         super().__init__([wrapped] * num_envs, autoreset_mode=AutoresetMode.SAME_STEP)
@@ -85,6 +79,17 @@ class Copies(SyncVectorEnv):
                 column[env_num] = value.copy()[()] if is_array else kept
             vector_infos[f"_{name}"][env_num] = True
         return vector_infos
+
+
+def _wrap(env: Env, name: str, **arguments: Any) -> Env:
+    subject = f"wrapper {name}"
+    wrapper = user_code.find(name, subject, "Wrapper")
+    with user_code.as_user_error(subject):
+        wrapped = wrapper(env, **arguments)
+    if not isinstance(wrapped, gymnasium.Env):
+        made = user_code.kind_of(wrapped)
+        raise UserError(f"{subject} gave {made}: let it be a gymnasium.Wrapper")
+    return wrapped
 
 
 class RawScoreCounter(gymnasium.Wrapper[Any, Any, Any, Any]):

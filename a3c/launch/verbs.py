@@ -87,6 +87,7 @@ def logs(arguments: argparse.Namespace) -> None:
     followers: dict[Path, RowFollower] = {}
     while True:
         files = [found.log(wanted)] if wanted else sorted((found.path / "logs").glob("*.log"))
+        prefix = len(files) > 1
         for file in files:  # also those of processes that started later
             try:
                 file.open("rb").close()
@@ -95,7 +96,7 @@ def logs(arguments: argparse.Namespace) -> None:
                 raise UserError(f"{file} can't be read ({why}): make it readable") from None
             for line in followers.setdefault(file, RowFollower(file)).lines():
                 for text in line.decode(errors="replace").splitlines() or [""]:
-                    print(f"{file.stem:12} {text}" if files[1:] else text)
+                    print(f"{file.stem:12} {text}" if prefix else text)
             sys.stdout.flush()
         if not arguments.follow:
             return

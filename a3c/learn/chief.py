@@ -59,7 +59,7 @@ def prepare(store: Store, config: Config, run: RunDir, agent: Agent) -> checkpoi
         except checkpoint.DamagedCheckpointError as error:  # possible although the checksums match
             raise FatalError(f"{path} can't be read ({error}): take it away to go on") from None
         wanted, note = store.saved_shapes(), ""
-        if checkpoint.COMPACT in manifest.files:
+        if checkpoint.is_compact(manifest):
             wanted = {k: shape for k, shape in wanted.items() if not checkpoint.is_of_optimizer(k)}
             note = ", a compact checkpoint: the optimizer's statistics start afresh"
         if {name: value.shape for name, value in values.items()} != wanted:

@@ -39,9 +39,10 @@ def prepared_shape(space: Box) -> tuple[int, ...]:
         return (math.prod(space.shape),)
     if len(space.shape) == 2:
         return (*space.shape, 1)
-    *stack, height, width, channels = space.shape
-    if channels_first(space):
-        channels, height, width = height, width, channels
+    *stack, first, second, third = space.shape
+    height, width, channels = (
+        (second, third, first) if channels_first(space) else (first, second, third)
+    )
     return height, width, channels * math.prod(stack)
 
 
@@ -82,7 +83,11 @@ def statistics_size(space: Box) -> int:
     """
     if isinstance(space, Packed):
         return sum(statistics_size(part) for part in space.parts)
-    return 1 + 2 * (1 if is_image(space) else math.prod(space.shape))
+    return 1 + 2 * _num_sums(space)
+
+
+def _num_sums(space: Box) -> int:
+    return 1 if is_image(space) else math.prod(space.shape)
 
 
 def _highest(space: Box) -> float:
@@ -222,7 +227,8 @@ def moments(observations: np.ndarray, mask: np.ndarray, space: Box) -> np.ndarra
             for part, numbers, _ in _parts(space)
         ]
         return np.concatenate(parts)
-    count, (total, squares) = 0, np.zeros((2, statistics_size(space) // 2))
+    size, count = _num_sums(space), 0
+    total, squares = np.zeros(size), np.zeros(size)
     # One time step at a time, because a float64 copy of a rollout of frames takes much memory.
     for step, kept in zip(observations, np.asarray(mask) > 0, strict=True):
         rows = step[kept].reshape(np.count_nonzero(kept), math.prod(space.shape)).astype(np.float64)

@@ -183,20 +183,7 @@ class LoadedAgent:
         try:
             graph, inputs, outputs = self._agent.frozen(greedy=greedy)
             if path.suffix == ".onnx":
-                try:
-                    import tf2onnx
-                except ImportError:
-                    raise UserError(
-                        f"{path} needs tf2onnx: run `.venv/bin/pip install tf2onnx onnx`, "
-                        "or give a folder for a SavedModel"
-                    ) from None
-                model, _ = tf2onnx.convert.from_graph_def(
-                    graph.as_graph_def(),
-                    input_names=[tensor.name for tensor in inputs.values()],
-                    output_names=[tensor.name for tensor in outputs.values()],
-                    tensors_to_rename={t.name: k for k, t in [*inputs.items(), *outputs.items()]},
-                )
-                path.write_bytes(model.SerializeToString())
+                _write_onnx(graph, inputs, outputs, path)
             else:
                 on_cpu = tf.compat.v1.ConfigProto(device_count={"GPU": 0})
                 with graph.as_default(), tf.compat.v1.Session(config=on_cpu) as session:
@@ -204,6 +191,23 @@ class LoadedAgent:
         finally:
             log.setLevel(level)
         return path
+
+
+def _write_onnx(graph: Any, inputs: dict[str, Any], outputs: dict[str, Any], path: Path) -> None:
+    try:
+        import tf2onnx
+    except ImportError:
+        raise UserError(
+            f"{path} needs tf2onnx: run `.venv/bin/pip install tf2onnx onnx`, "
+            "or give a folder for a SavedModel"
+        ) from None
+    model, _ = tf2onnx.convert.from_graph_def(
+        graph.as_graph_def(),
+        input_names=[tensor.name for tensor in inputs.values()],
+        output_names=[tensor.name for tensor in outputs.values()],
+        tensors_to_rename={t.name: name for name, t in [*inputs.items(), *outputs.items()]},
+    )
+    path.write_bytes(model.SerializeToString())
 
 
 def _beside(name: str) -> Any:

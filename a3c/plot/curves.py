@@ -234,16 +234,19 @@ def smooth(points: Series, window: int) -> Series:
     return Series(points.x, (sums[ends] - sums[starts]) / (ends - starts))
 
 
+def bin_means(points: Series, num_bins: int) -> Series:
+    """The mean point of each of `num_bins` equal parts of the x-axis; empty parts are left out."""
+    counts, x, y = (np.histogram(points.x, num_bins, weights=w)[0] for w in (None, *points))
+    held = counts > 0
+    return Series(x[held] / counts[held], y[held] / counts[held])
+
+
 def across_workers(rows: Iterable[Series], num_points: int) -> Band | None:
     """Mean, lowest and highest of noisy curves, each averaged in one bin for each grid point.
 
     None without curves. Grid points that no curve covers are left out.
     """
-    curves = []
-    for points in rows:
-        counts, x, y = (np.histogram(points.x, num_points, weights=w)[0] for w in (None, *points))
-        held = counts > 0  # empty bins are left out
-        curves.append(Series(x[held] / counts[held], y[held] / counts[held]))
+    curves = [bin_means(points, num_points) for points in rows if len(points.x)]
     if not curves:
         return None
     start, end = min(c.x[0] for c in curves), max(c.x[-1] for c in curves)

@@ -61,19 +61,24 @@ def layer_table(network: Network, observation_space: Box) -> list[LayerRow]:
         makers = {record.output.op: record.name for record in records} | {inputs.op: INPUT}
         rows = [LayerRow(INPUT, "input", shape, 0, ())]
         for name, kind, output_shape, layer_inputs, _ in records:
-            nearest: set[str] = set()  # the layers whose outputs feed it
-            seen: set[Any] = set()
-            pending = [tensor.op for tensor in layer_inputs]
-            while pending:
-                operation = pending.pop()
-                if operation in makers:
-                    nearest.add(makers[operation])
-                elif operation not in seen:
-                    seen.add(operation)
-                    pending += [tensor.op for tensor in operation.inputs]
-            sources = tuple(each for each in dict.fromkeys(makers.values()) if each in nearest)
+            sources = _sources(layer_inputs, makers)
             rows.append(LayerRow(name, kind, output_shape, owned.pop(name, 0), sources))
     return rows + [LayerRow(name, "variables", (), size, ()) for name, size in owned.items()]
+
+
+def _sources(tensors: Sequence[Any], makers: dict[Any, str]) -> tuple[str, ...]:
+    """The nearest layers whose outputs feed the tensors, in building order."""
+    found: set[str] = set()
+    seen: set[Any] = set()
+    pending = [tensor.op for tensor in tensors]
+    while pending:
+        operation = pending.pop()
+        if operation in makers:
+            found.add(makers[operation])
+        elif operation not in seen:
+            seen.add(operation)
+            pending += [tensor.op for tensor in operation.inputs]
+    return tuple(name for name in dict.fromkeys(makers.values()) if name in found)
 
 
 def total_parameters(rows: Sequence[LayerRow]) -> int:
@@ -126,13 +131,8 @@ def figure(rows: Sequence[LayerRow], title: str, subtitle: str) -> Figure:
             y = _MARGIN + tallest * (1 - (index + 0.5) / len(column)) - _BOX / 2
             places[row.name] = x, y = _MARGIN + number * (box_width + _GAP), y
             _draw_box(axes, row, x, y, box_width)
-            for from_x, from_y in map(places.__getitem__, row.sources):
-                start, end = (from_x + box_width, from_y + _BOX / 2), (x, y + _BOX / 2)
-                arrow: dict[str, Any] = {"arrowstyle": "-|>", "mutation_scale": 9, "color": _OTHER}
-                if x - from_x > 1.5 * (box_width + _GAP):  # above the boxes in between
-                    start, end = (from_x + box_width / 2, from_y + _BOX), (x, y + 0.8 * _BOX)
-                    arrow["connectionstyle"] = "arc3,rad=-0.25"
-                axes.add_patch(FancyArrowPatch(start, end, shrinkA=1, shrinkB=1, **arrow))
+            for source in row.sources:
+                _draw_arrow(axes, places[source], (x, y), box_width)
     return picture
 
 
@@ -148,6 +148,19 @@ def _draw_box(axes: Axes, row: LayerRow, x: float, y: float, width: float) -> No
         if number == 0:
             style |= {"weight": "bold", "color": colour}
         axes.text(x + width / 2, height, line, **style)
+
+
+def _draw_arrow(
+    axes: Axes, source: tuple[float, float], target: tuple[float, float], width: float
+) -> None:
+    """From one box to another; above the boxes in between."""
+    start, end = (source[0] + width, source[1] + _BOX / 2), (target[0], target[1] + _BOX / 2)
+    bend = "arc3"
+    if target[0] - source[0] > 1.5 * (width + _GAP):
+        start, end = (source[0] + width / 2, source[1] + _BOX), (target[0], target[1] + 0.8 * _BOX)
+        bend = "arc3,rad=-0.25"
+    look: dict[str, Any] = {"arrowstyle": "-|>", "mutation_scale": 9, "color": _OTHER}
+    axes.add_patch(FancyArrowPatch(start, end, connectionstyle=bend, shrinkA=1, shrinkB=1, **look))
 
 
 def _label(row: LayerRow) -> list[str]:

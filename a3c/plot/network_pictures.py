@@ -161,9 +161,7 @@ def _grid(weights: np.ndarray) -> np.ndarray:
 def saliency(agent: Agent, image: Box, played: PlayedStep) -> list[np.ndarray]:
     """How strongly policy, and value, depend on each place of the image: `[height, width]`."""
     observation = played.observations[0]
-    pixels = observations.pixels(observation, image)
-    is_last = len(image.shape) == 2 or observations.channels_first(image)
-    axes = (-2, -1) if is_last else (-3, -2)  # of rows and columns
+    pixels, axes = observations.pixels(observation, image), image_axes(image)
     original = np.moveaxis(pixels.astype(np.float64), axes, (0, 1))  # [height, width, ...]
     size = height, width = original.shape[:2]
     shorter = min(size)
@@ -217,6 +215,11 @@ def largest_value_changes(game: Sequence[PlayedStep], count: int) -> list[Played
     change = np.abs(np.diff(values, prepend=values[:1]))
     parts = np.array_split(np.arange(len(game)), min(count, len(game)))
     return [game[int(part[np.argmax(change[part])])] for part in parts]
+
+
+def image_axes(space: Box) -> tuple[int, int]:
+    """The axes of an image's rows and columns, counted from the end."""
+    return (-2, -1) if len(space.shape) == 2 or observations.channels_first(space) else (-3, -2)
 
 
 def saliency_figure(shown: Sequence[Moment], title: str, subtitle: str) -> Figure:

@@ -20,7 +20,7 @@ import shutil
 import sys
 import threading
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -36,7 +36,7 @@ log = logging.getLogger(__name__)
 FORMAT = 1
 MANIFEST = "manifest.json"
 PREFIX = "variables"  # of the TensorFlow checkpoint inside
-COMPACT = f"{PREFIX}.npz"  # of a compact checkpoint: only those have it among their files
+COMPACT = f"{PREFIX}.npz"  # of a compact checkpoint
 STATISTICS = "observation_statistics"
 # The folder of a frozen snapshot that may solve the run. Training's mean doesn't decide that: the
 # weights changed during its games, and over many windows some mean is high by chance.
@@ -112,7 +112,7 @@ def write(
             with path.open("rb") as file:
                 os.fsync(file.fileno())
             files[path.name] = {"bytes": path.stat().st_size, "sha256": _sha256(path)}
-        write_json(temporary / MANIFEST, asdict(replace(manifest, files=files)))
+        write_json(temporary / MANIFEST, replace(manifest, files=files))
         _move(temporary, final)
         sync_directory(root)
     except BaseException:
@@ -124,7 +124,7 @@ def write(
 def promote(candidate: Path, root: Path, evaluation: dict[str, Any] | None) -> Path:
     """Move a candidate with its scores into `root`; later checkpoints, without scores, go."""
     manifest = replace(read_manifest(candidate), evaluation=evaluation)
-    write_json(candidate / MANIFEST, asdict(manifest))
+    write_json(candidate / MANIFEST, manifest)
     final = root / str(manifest.step)
     root.mkdir(parents=True, exist_ok=True)
     _move(candidate, final)
@@ -177,7 +177,7 @@ def verify(directory: Path) -> Manifest:
         foreign = {path.name for path in directory.glob(f"{PREFIX}.*")} - set(manifest.files)
     except (OSError, ValueError, KeyError) as error:  # ValueError: a name that no file can have
         raise DamagedCheckpointError(f"a file can't be read: {error}") from None
-    if f"{PREFIX}.index" not in manifest.files and COMPACT not in manifest.files:
+    if f"{PREFIX}.index" not in manifest.files and not is_compact(manifest):
         raise DamagedCheckpointError(f"{MANIFEST} names no {PREFIX}.index")
     if foreign:
         raise DamagedCheckpointError(f"{MANIFEST} doesn't name {min(foreign)}")
@@ -209,6 +209,11 @@ def read_manifest(directory: Path) -> Manifest:
     if not all(0 <= count < 2**63 for count in counts):
         raise DamagedCheckpointError(f"{MANIFEST} holds a count below 0, or of 2^63 or more")
     return manifest
+
+
+def is_compact(manifest: Manifest) -> bool:
+    """Whether a checkpoint has no statistics of the optimizer, and halved weights."""
+    return COMPACT in manifest.files
 
 
 def is_score(evaluation: Any) -> bool:

@@ -236,7 +236,7 @@ def figures(status: Status, width: int) -> list[Text]:
         "updates/s": snapshot.rate(status.updates_per_s),
         "staleness": snapshot.rate(status.staleness),
         "games": snapshot.NOTHING if status.episodes is None else _short(status.episodes),
-        "ps load": f"{busiest:.0f} %" if load else snapshot.NOTHING,
+        "ps load": snapshot.percent(busiest) if load else snapshot.NOTHING,
         "checkpoint": f"{duration(newest.age_s)} ago" if newest else "none yet",
     }
     if status.frames_per_s is None:

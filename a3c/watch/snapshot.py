@@ -155,6 +155,10 @@ def memory(process: ProcessStatus) -> str:
     return f"{bound}{process.memory_mb:,.0f} MB"
 
 
+def percent(value: float | None) -> str:
+    return NOTHING if value is None else f"{value:.0f} %"
+
+
 def printable(text: str) -> str:
     """The text with control characters replaced by `?`."""
     return "".join(c if c.isprintable() else "?" for c in text)
@@ -166,7 +170,7 @@ CELLS: dict[str, Callable[[ProcessStatus], str]] = {  # of a process, by title
     "state": lambda p: p.state,
     "pid": lambda p: NOTHING if p.pid is None else str(p.pid),
     "restarts": lambda p: str(p.restarts),
-    "CPU": lambda p: NOTHING if p.cpu_percent is None else f"{p.cpu_percent:.0f} %",
+    "CPU": lambda p: percent(p.cpu_percent),
     "memory": memory,
     "steps/s": lambda p: rate(p.env_steps_per_s),
     "games": lambda p: NOTHING if p.episodes is None else f"{p.episodes:,}",
@@ -174,6 +178,7 @@ CELLS: dict[str, Callable[[ProcessStatus], str]] = {  # of a process, by title
     "up for": lambda p: duration(p.uptime_s),
     "address": lambda p: printable(p.address),
 }
+_LISTED = [title for title in CELLS if title not in ("up for", "address")]
 
 
 def lines(status: Status) -> list[str]:
@@ -200,7 +205,7 @@ def lines(status: Status) -> list[str]:
     if status.tensorboard:
         facts["TensorBoard"] = printable(status.tensorboard)
     several = len({p.host for p in status.processes if p.host}) > 1
-    titles = [t for t in CELLS if t not in ("up for", "address") and (several or t != "host")]
+    titles = [title for title in _LISTED if several or title != "host"]
     rows = [titles, *([CELLS[title](p) for title in titles] for p in status.processes)]
     shown = [
         f"{printable(status.run)}: {status.word}{trained} ({printable(status.env_id)})",

@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from a3c.cluster.topology import CHIEF
-from a3c.config import Config, EnvConfig
+from a3c.config import Config, EnvConfig, RunConfig
 from a3c.errors import UserError
 from a3c.hosts import near_end as remote
 from a3c.process import process_records
@@ -192,10 +192,6 @@ class Reader:
         step = rows.newest_step(latest) or (newest[1].step if newest else 0)
         if end:  # the checkpoint of a solved run is from before its last games
             step = max(step, end["env_steps"]) if end.get("solved") else end["env_steps"]
-        is_solved = bool(summary.get("solved"))
-        if newest and not summary and state == "done":  # its last checkpoint tells, if readable
-            is_last = newest[0] in [*checkpoint.by_step(run.checkpoints).values()][-1:]
-            is_solved = is_last and checkpoint.is_solved(newest[1], config.run)
         steps_per_s = fresh.get("cluster/env_steps_per_s")
         if not is_live:
             mean = newest[1].step / newest[1].wall_s if newest and newest[1].wall_s else None
@@ -207,7 +203,7 @@ class Reader:
             run=run.name,
             run_dir=str(run.path),
             state=state,
-            solved=state == "done" and is_solved,
+            solved=state == "done" and _is_solved(summary, newest, config.run),
             env_id=config.env.env_id,
             workers=config.cluster.workers,
             envs_per_worker=config.share.envs,
@@ -281,6 +277,17 @@ def run_state(
     if workers == {"done"}:
         return "done"
     return "starting" if is_new and states == {"waiting"} else "stopped"
+
+
+def _is_solved(
+    summary: Row, newest: tuple[Path, checkpoint.Manifest] | None, config: RunConfig
+) -> bool:
+    """Whether a finished run is solved: by its summary, or by the manifest before that exists."""
+    if summary or newest is None:
+        return bool(summary.get("solved"))
+    path, manifest = newest
+    last = next(reversed(checkpoint.by_step(path.parent).values()))
+    return path == last and checkpoint.is_solved(manifest, config)  # else `last` can't be read
 
 
 def _frame_skip(env: EnvConfig) -> int | None:
