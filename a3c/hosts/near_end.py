@@ -22,7 +22,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -204,7 +204,7 @@ class RemoteProcess:
         path = path_of(self._run, self._process.name)
         with contextlib.suppress(OSError):  # disk full: the next change writes it again
             path.parent.mkdir(mode=0o700, exist_ok=True)
-            process_records.write_json(path, asdict(self._seen), durable=False)
+            process_records.write_json(path, self._seen, durable=False)
 
     def _end(self, state: str | None) -> None:
         """Handle the end of the remote keeper; `state` is None if it recorded no reason."""

@@ -7,6 +7,7 @@ from typing import Any
 from a3c.config import user_code
 from a3c.process.process_records import write_atomically
 from a3c.run.callbacks import Row, settings_of
+from a3c.run.rundir import RunDir
 
 user_code.require("mlflow")
 
@@ -44,7 +45,7 @@ class MLflow:
         own = f"sqlite:///{run_dir / 'mlflow.db'}"
         is_set = mlflow.environment_variables.MLFLOW_TRACKING_URI.is_set()
         client = mlflow.MlflowClient(self._uri or (None if is_set else own))
-        file = run_dir / "mlflow-id"
+        file = RunDir(run_dir).mlflow_id
         if file.exists():
             self._run_id = file.read_text()
             client.update_run(self._run_id, "RUNNING")

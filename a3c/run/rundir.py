@@ -46,6 +46,8 @@ class RunDir:
         self.summary = self.path / "summary.json"
         self.summary_before = self.path / "summary-before.json"  # from before the run was resumed
         self.videos = self.path / "videos"
+        self.wandb_id = self.path / "wandb-id"  # of the run there that its rows are sent to
+        self.mlflow_id = self.path / "mlflow-id"
         self.network = self.path / "processes" / ".network"  # keepers of the run's own network
         self.wanted = self.path / "wanted"  # a file for each worker that `add` asks for
         self.tmux_socket = self.path / "processes" / ".tmux"  # of the server of its session
@@ -170,9 +172,9 @@ def create(
         run.path.mkdir(parents=True, exist_ok=True, mode=0o700)
         for part in PARTS:
             (run.path / part).mkdir(exist_ok=True, mode=0o700)
-        if recorded(run, "label") not in (None, run.label):  # W&B's and MLflow's runs are not ours
-            for part in ("wandb-id", "mlflow-id"):
-                (run.path / part).unlink(missing_ok=True)
+        if recorded(run, "label") not in (None, run.label):  # a copy: those are the original's
+            for file in (run.wandb_id, run.mlflow_id):
+                file.unlink(missing_ok=True)
         if run.summary.exists():  # keep the earlier result
             run.summary.replace(run.summary_before)
         write_json(run.config, contents)

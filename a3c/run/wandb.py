@@ -9,6 +9,7 @@ from typing import Any
 from a3c.config import user_code
 from a3c.process.process_records import has_loopback_only, write_atomically
 from a3c.run.callbacks import Row, settings_of
+from a3c.run.rundir import RunDir
 
 user_code.require("wandb")
 
@@ -39,7 +40,7 @@ class Wandb:
     def _begin(self, run_dir: Path) -> Any:
         import wandb
 
-        file = run_dir / "wandb-id"
+        file = RunDir(run_dir).wandb_id
         if not file.exists():
             write_atomically(file, secrets.token_hex(4))
         usual: dict[str, Any] = {
