@@ -32,6 +32,7 @@ from a3c.run.metrics import JsonlSink, WorkerTracker
 from a3c.run.rows import PsStart, restart_point
 from a3c.run.rundir import RunDir
 from a3c.run.tensorboard import Pictures, TensorBoardSink
+from a3c.server.exchange import PS_LEAVES
 from a3c.server.serving import start_server
 from a3c.server.store import Store
 
@@ -309,11 +310,13 @@ class Worker:
     def _leave(self) -> None:
         """Save and detach; if the chief has a reason, it first ends the run for all workers.
 
-        A chief that died while ending the run ends it again after its restart.
+        A chief that died while ending the run ends it again after its restart. If a ps leaves, this
+        raises RetryableError, so that the worker starts again and waits for the ps.
         """
-        is_saved = True
+        told, is_saved = self._learner.reply.end_reason, True
+        reason = self._reason if told in (None, PS_LEAVES) else told
         if self._chief:
-            if reason := self._learner.reply.end_reason or self._reason:
+            if reason:
                 log.info("the run is over: %s", reason)
                 is_saved = self._chief.end_run(
                     reason, lambda: self._beat() and not self._stop.wait(0.05)
@@ -329,6 +332,8 @@ class Worker:
                 "the run is over, but its last checkpoint could not be written: make room, and "
                 "go on from the one before with --resume"
             )
+        if told == PS_LEAVES and not (reason or self._stop.is_set()):
+            raise RetryableError("a ps was asked to end: training goes on when it is back")
 
     def close(self) -> None:
         """Close the environments; an error is only logged, because all work is done."""

@@ -30,6 +30,8 @@ from a3c.server.layout import Layout, Shard
 from a3c.server.optimizers import held
 
 END_REASONS = ("solved", "max_env_steps", "max_wall_time", "patience")  # why a run is over
+PS_LEAVES = "ps leaves"  # a ps was asked to end; the run may go on when it is back
+FINISHED = (None, *END_REASONS, PS_LEAVES)  # what the numbers of the flag `finished` mean
 GATHERED = "gathered"  # name prefix of the variables that hold gathered gradients; never saved
 
 # Header entries before the sketches and the statistics: learning rate, env steps, unit, samples,
@@ -56,7 +58,7 @@ class Reply(NamedTuple):
     advantage_moments: np.ndarray  # [3], running over the samples of all workers
     global_step: int
     num_updates: int
-    end_reason: str | None  # why the run is over; None while it goes on
+    end_reason: str | None  # why the run is over, or `PS_LEAVES`; None while it goes on
     stepped: bool  # this worker's own push made, or completed, an optimizer step
 
 
@@ -73,7 +75,7 @@ class Exchange:
     def __init__(
         self, layout: Layout, config: Config, num_ps: int, statistics_size: int, finished: Any
     ) -> None:
-        """`finished` is a variable to read besides: 0, or 1 plus the index in `END_REASONS`."""
+        """`finished` is a variable to read besides: an index in `FINISHED`."""
         self._parameters = {s.name: held(s.name, (s.size,), tf.float32) for s in layout.shards}
         self.global_step = held("global_step", (), tf.int64)
         self.num_updates = held("num_updates", (), tf.int64)
@@ -133,7 +135,6 @@ class Exchange:
     def _reply(self, answers: Sequence[_Values]) -> Reply:
         (counters, *first), *others = answers
         step, updates, finished, stepped = counters[:4].tolist()
-        reason = END_REASONS[finished - 1] if finished else None
         moments, parameters = counters[4:].view(np.float64), first[0]
         if len(parameters) < self._num_parameters:  # there are several shards
             parameters = np.empty(self._num_parameters, np.float32)
@@ -141,6 +142,7 @@ class Exchange:
                 for shard, vector in zip(part.shards, vectors, strict=True):
                     parameters[shard.start : shard.stop] = vector
         parameters = np.asarray(parameters, np.float32)
+        reason = FINISHED[finished]
         return Reply(parameters, moments[3:], moments[:3], step, updates, reason, bool(stepped))
 
     def _sketches(self, gradient: np.ndarray) -> Iterator[np.ndarray]:

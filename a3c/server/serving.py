@@ -14,6 +14,7 @@ from a3c.process.heartbeat import Heartbeat
 from a3c.process.process_records import has_loopback_only
 from a3c.process.signals import StopRequest
 from a3c.process.startup import keep_freed_memory
+from a3c.server.exchange import END_REASONS, FINISHED, PS_LEAVES
 from a3c.server.sessions import UnclosedSession
 from a3c.server.store import Flags
 
@@ -50,12 +51,14 @@ def serve(cluster: Cluster, task: Task, config: Config, stop: StopRequest, beat:
     """Serve until the chief says that the run is finished, or a signal comes.
 
     `Server.join` never returns. So every ps polls the first ps (the first ps polls itself). At the
-    end the ps waits for attached workers, for `LINGER_S`, and longer for the chief.
+    end the ps waits for attached workers, for `LINGER_S`, and longer for the chief. After a signal
+    it first tells the workers that it leaves, so that the chief saves and all of them detach.
     """
     server = start_server(cluster, task, config.cluster.ps_threads)
     with tf.Graph().as_default() as graph:
         flags = Flags(len(cluster.workers))
         exist = tf.reduce_all([tf.compat.v1.is_variable_initialized(v) for v in flags.variables])
+        tell = flags.finished.assign(FINISHED.index(PS_LEAVES), read_value=False)
     peers = ("/job:ps/task:0", f"/job:ps/task:{task.index}")
     session = UnclosedSession(server.target, graph, config.cluster.ps_timeout_s, *peers)
     log.info("serving at %s, pid %d", cluster.ps[task.index], os.getpid())
@@ -63,17 +66,20 @@ def serve(cluster: Cluster, task: Task, config: Config, stop: StopRequest, beat:
     while True:
         beat.beat()
         try:
-            finished, attached = False, [False]  # as long as the ps is not initialised
+            finished, attached = 0, [False]  # as long as the ps is not initialised
             if session.run(exist):
                 finished, attached = session.run([flags.finished, flags.attached])
+                if stop.is_set() and not finished:
+                    session.run(tell)
         except tf.errors.OpError as error:
             if task.index and began:
                 break  # the first ps has exited too
             raise RetryableError(f"the first ps is lost ({type(error).__name__})") from None
-        if finished or stop.is_set():
+        is_over = FINISHED[finished] in END_REASONS
+        if is_over or stop.is_set():
             began = began or time.monotonic()
             patience_s = LINGER_S
-            if finished and attached[0]:  # its keeper may notice only now that it hangs
+            if is_over and attached[0]:  # its keeper may notice only now that it hangs
                 patience_s = config.cluster.worker_timeout_s + CHIEF_LINGER_S
             if not any(attached) or time.monotonic() >= began + patience_s:
                 break

@@ -18,7 +18,7 @@ from a3c.cluster.topology import Cluster, Task
 from a3c.config import Config
 from a3c.errors import RetryableError
 from a3c.run.rows import PsStart
-from a3c.server.exchange import END_REASONS, GATHERED, Exchange, Push, Reply
+from a3c.server.exchange import FINISHED, GATHERED, Exchange, Push, Reply
 from a3c.server.layout import by_parameter, by_shard, cut
 from a3c.server.optimizers import held, is_value_only
 from a3c.server.sessions import UnclosedSession, exit_after, raise_if_ps_lost
@@ -195,7 +195,7 @@ class Store:
         return self._run(self._dequeue)
 
     def finish(self, reason: str) -> None:
-        self._assign({"finished": 1 + END_REASONS.index(reason)})
+        self._assign({"finished": FINISHED.index(reason)})
 
     def attached(self) -> np.ndarray:
         return self._run(self._flags.attached) != 0

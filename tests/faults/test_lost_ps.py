@@ -1,5 +1,7 @@
-"""Two ps of which one is lost, a port that is taken, the last worker's end, no chief and no ps."""
+"""A ps of two that is lost or asked to end, a port that is taken, and waits for what has gone."""
 
+import os
+import signal
 import socket
 from pathlib import Path
 from time import monotonic as now
@@ -33,6 +35,23 @@ def test_one_of_two_ps_may_die_and_the_run_fails_only_with_its_last_worker(tmp_p
         assert process.wait(timeout=DEADLINE_S) == EXIT_FATAL
     assert "dropped 3 rollouts in a row, because the rewards were not finite" in cluster.said()
     assert cluster.status()["state"] == "failed"
+
+
+def test_the_chief_saves_before_a_ps_leaves_that_is_asked_to_end(tmp_path: Path) -> None:
+    """The one that is ended alone comes back; the other's keeper gets SIGHUP: the run ends."""
+    cluster = Cluster(tmp_path, "--env-id", "CartPole-v1", "--ps", "2", workers=2)
+    with cluster.running("--checkpoint-interval", "3600") as process:
+        cluster.wait_until_training()
+        before, step = cluster.moment(), cluster.step()
+        cluster.signal("ps-1", signal.SIGTERM)
+        cluster.wait_for_return("ps-1 of two SIGTERM", before)
+        assert cluster.began_at() >= step
+        assert "a ps was asked to end" in cluster.said_since("worker-1", before)
+        step = cluster.step()
+        os.kill(cluster.record("ps-0").keeper.pid, signal.SIGHUP)
+        assert process.wait(timeout=DEADLINE_S) == 0
+    assert cluster.newest_checkpoint_step() >= step
+    assert cluster.status()["state"] == "stopped"
 
 
 def test_a_port_that_was_taken_since_the_check_is_named_and_tried_again(tmp_path: Path) -> None:
