@@ -102,6 +102,7 @@ def test_a_preset_for_another_task_gives_a_warning(caplog: Log) -> None:
         (["--rmsprop-alpha", "0.9", "--hidden-sizes", "8"], ["--rmsprop-alpha"]),
         (["--entropy-anneal-steps", "9", "--gamma", "0.9"], ["--entropy-anneal-steps"]),
         (["--lstm-size", "8", "--gamma", "0.9", "--adam-epsilon", "0.1"], []),
+        (["--learning-rate", "0.1", "--learning-rate-final", "0.01"], []),
         (["--learning-rate", "0.1", "--learning-rate-range", "0.01", "0.1"], ["--learning-rate"]),
     ],
 )

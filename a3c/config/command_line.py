@@ -234,7 +234,7 @@ def unused_flags(
         "RMSProp": learning.optimizer == "rmsprop",
         "mlp": network.startswith("mlp") or network == "auto" or ":" in network,
         "--learning-rate-schedule linear": learning.learning_rate_schedule == "linear",
-        "a run without --learning-rate-range": learning.learning_rate_range is None,
+        "a run without --learning-rate-range": not learning.learning_rate_range,
         "--return-steps": learning.return_steps is not None,
         "--no-normalize-advantages": not learning.normalize_advantages,
         "--entropy-weight-final": learning.entropy_weight_final is not None,
@@ -383,6 +383,9 @@ def parse_config(
     parser = make_parser(prog, description, extra, everything=everything, preset=preset, **layout)
     namespace = parser.parse_args(arguments)
     try:
+        limit = getattr(namespace, "config.max_env_steps", "")
+        if limit.startswith("+"):  # `--resume` has already added it up
+            raise UserError(f"--max-env-steps {limit} is for `--resume`: give the whole number")
         layers, namespace.preset = sources(namespace, base)
         return merge([layer for _, layer in layers]), namespace
     except UserError as error:

@@ -1,8 +1,10 @@
 """Supervise some processes of a run that is spread over hosts, containers, pods or tasks.
 
-    launch_cluster.py keep worker-3 --ps-hosts ps-0:2222 --worker-hosts worker-{}:2222 --workers 4
-    launch_cluster.py keep worker-4-7 ...    # several, as children
-    launch_cluster.py keep                   # the process that TF_CONFIG or --cluster slurm names
+    launch_cluster.py keep worker-3 HOSTS      # one process
+    launch_cluster.py keep worker-4-7 HOSTS    # several, as children
+    launch_cluster.py keep                     # the one that TF_CONFIG or --cluster slurm names
+
+HOSTS is `--ps-hosts ps-0:2222 --worker-hosts worker-{}:2222 --workers 4 --trusted-network`.
 
 Every host gets the same settings and computes the same plan. The chief's host stores the
 configuration, the checkpoints and the summary. The other hosts store only the logs and metrics of
@@ -97,8 +99,6 @@ def keep(arguments: Sequence[str], prog: str, check: Callable[[EnvConfig], objec
 
 def make_plan(config: Config, chosen: argparse.Namespace) -> tuple[Config, Plan, list[str]]:
     """The configuration, the plan that the lists of hosts give, and our processes' names."""
-    if (limit := getattr(chosen, "config.max_env_steps", "")).startswith("+"):
-        raise UserError(f"--max-env-steps {limit} is for `--resume`: give the whole number to keep")
     if config.cluster.isolation == "on":
         raise UserError("--isolation on: a run on several hosts can't have it: leave it out")
     if chosen.process is None or chosen.cluster == "slurm":
