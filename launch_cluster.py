@@ -283,7 +283,7 @@ def _plan(
         rundir.check_resumable(path, config)
         # Its source may be gone.
         tried = dataclasses.replace(config, run=dataclasses.replace(config.run, start_from=None))
-    preflight.check_network(tried, observations)
+    preflight.check_network(tried, observations, actions)
     danger = preflight.isolation_warning(config.cluster.isolation, across_hosts=bool(placement))
     isolated = danger is None
     here = placement.cluster if placement else plan.choose_addresses(config, isolated=isolated)

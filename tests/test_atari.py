@@ -22,7 +22,7 @@ def make(num_envs: int = 1, render_mode: str | None = None, **settings: Any) -> 
 
 def play(games: Envs, num_steps: int, seed: int = 3) -> list[tuple[Any, ...]]:
     """The results of reset and of `num_steps` random steps, always with the same actions."""
-    observations, info = games.reset(seed=seed)
+    observations, info = games.reset(seed=seed, options={"without": "a meaning"})
     nothing = np.zeros(len(observations))
     history: list[tuple[Any, ...]] = [(observations, nothing, nothing, nothing, info)]
     games.action_space.seed(0)

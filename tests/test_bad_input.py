@@ -90,6 +90,15 @@ class Chat(Env):
     action_space = spaces.Discrete(2)
 register("Chat-v0", Chat)
 """
+FREE = b"""\
+import numpy
+from gymnasium import Env, register, spaces
+class Free(Env):
+    observation_space = action_space = spaces.Box(-numpy.inf, numpy.inf)
+    def reset(self, seed=None, options=None): return numpy.zeros(1, "f"), {}
+    def step(self, _): return numpy.zeros(1, "f"), 0.0, False, False, {}
+register("Free-v0", Free)
+"""
 ONE_SEED = b"[vary]\nseed = [1]"
 HERE = "[[host]]\nhost = 'here'\naddress = '10.0.0.1'\nslots = 2\n"
 BETA = "[[host]]\nhost = 'beta'\naddress = '10.0.0.2'\n"
@@ -145,6 +154,7 @@ CASES: dict[str, list[Case]] = {
         mine("--env-id mine:Id-v0", b"\n"),
         mine("--env-id mine:Nope-v0", b"import gymnasium\ngymnasium.register('Mine-v0', 'mine:E')"),
         mine("--env-id mine:Chat-v0", CHAT),
+        mine("--env-id mine:Free-v0 --action-bounds squash", FREE),
         Case(f"{POLE} --network nowhere:build"),
         *commands(f"{POLE} --callback", "nowhere.at:all", "json:nothing", "json:__name__"),
         *commands(
@@ -160,7 +170,9 @@ CASES: dict[str, list[Case]] = {
                 ("--network mine:build", b"def build(*_):\n    return nothing\n"),
                 ("--callback mine:Silent", b"class Silent: ..."),
                 ("--callback mine:later", b"async def later(row, run_dir): ..."),
+                ("--callback mine:rows", b"def rows(row, run_dir): yield"),
                 ("--callback mine:f", b"def f(row): ..."),
+                ("--callback mine:C", b"class C:\n  def __call__(self, row): ..."),
                 ("""--callback '{"name": "mine:f", "n": 1}'""", b"def f(row, run_dir): ..."),
                 ("""--callback '{"name": "mine:C", "n": 1}'""", b"class C:\n  __call__ = ..."),
             )

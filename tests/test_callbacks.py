@@ -175,8 +175,9 @@ class Titled:
         """Nothing is done with a row."""
 
 
-def test_an_object_that_would_have_to_be_awaited_is_refused() -> None:
+def test_what_is_no_callback_is_refused() -> None:
     refused("callback .* is async", callbacks.find, f"{HERE}:Awaited")
+    refused("No module named", callbacks.find, f"{'x' * 300}:f")
 
 
 class Awaited:

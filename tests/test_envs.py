@@ -186,6 +186,7 @@ def test_unusable_environments_are_refused_in_one_line() -> None:
         ({"actions": spaces.Dict({"a": TWO})}, "actions Dict.*wrap it"),
         ({"actions": spaces.Box(0, 9, (2,), np.int64)}, "Box of floating-point"),
         ({"actions": spaces.Box(0, 1, (0,))}, "with a shape without 0"),
+        ({"actions": spaces.Discrete(2**40)}, "has 1,099,511,627,776 actions: a policy has at"),
         ({"fault": "shape"}, "Echo-v0 with env_kwargs {'fault': 'shape'} failed: ValueError"),
         ({"fault": "step"}, r"failed: \S*test_envs.py:\d+: ArithmeticError: lost my way; "),
         ({"fault": OSError("no\ncamera")}, r"failed: \S*test_envs.py:\d+: OSError: no camera"),

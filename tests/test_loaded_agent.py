@@ -46,6 +46,7 @@ def test_an_observation_that_does_not_fit_is_refused(cartpole: LoadedAgent, tmp_
     pixels = untrained(tmp_path, env_id="ALE/Pong-v5")
     scaled = np.zeros(pixels.observation_space.shape or ())
     refused("observations of float64: give uint8, unscaled", pixels.act, scaled)
+    refused("observations from 300 to 300: give uint8", pixels.act, scaled.astype(int) + 300)
     refused(r"no agent 'zoo/chess'.*zoo/cartpole", a3c.load, "zoo/chess")
     which = "which 'last' is refused: give newest or best"
     refused(which, a3c.load, "zoo/cartpole", which="last")

@@ -63,11 +63,12 @@ def test_pictures_with_data_are_drawn_at_the_printed_paths(tmp_path: Path) -> No
 
 
 def test_any_name_of_a_run_is_drawn_as_it_is(tmp_path: Path) -> None:
-    runs = [fake_run(tmp_path / name, games=9) for name in ("_a", r"x$\foo$", "日")]
+    names = ("_a", r"x$\foo$", "日", os.fsdecode(b"a\xff"))
+    runs = [fake_run(tmp_path / name, games=9) for name in names]
     flags = ("--what", "throughput", "--format", "svg", "--output", str(tmp_path))
     assert main([*map(str, runs), *flags]) == 0
     text = (tmp_path / "throughput.svg").read_text()
-    assert all(text.count(f"<!-- {name} -->") == 2 for name in (" _a", r"x$\foo$", "日"))
+    assert all(text.count(f"<!-- {name} -->") == 2 for name in (" _a", r"x$\foo$", "日", "a?"))
 
 
 def test_runs_of_one_name_are_told_apart_by_their_folders(tmp_path: Path) -> None:
@@ -149,6 +150,7 @@ def test_curves_of_a_resumed_run_leave_out_rolled_back_steps(tmp_path: Path) -> 
 def test_means_look_back_bins_average_and_curves_end_with_their_data() -> None:
     points = curves.Series(np.array([0.0, 1.0, 9.0, 10.0]), np.array([2.0, 4.0, 6.0, 8.0]))
     assert curves.smooth(points, 2).y.tolist() == [2.0, 3.0, 5.0, 7.0]
+    assert curves.smooth(points, 10**30).y.tolist() == [2.0, 3.0, 4.0, 5.0]
     assert curves.bin_means(points, 2).y.tolist() == [3.0, 7.0]
     late = curves.Series(np.array([5.0, 15.0]), np.array([0.0, 10.0]))
     # Means of [0, 5) and [5, 10], then late alone.

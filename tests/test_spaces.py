@@ -304,6 +304,7 @@ def test_observations_that_no_network_takes_are_refused_in_one_line() -> None:
         (spaces.Dict({"a": GREY, "b": PLANES}), "observes 2 images, a, b: networks take one; keep"),
         (spaces.Discrete(2_000_000_000), "2,000,000,000 numbers, Discrete ones one-hot: at most"),
         (spaces.Dict({}), "has empty observations"),
+        (spaces.Dict({"a": spaces.Box(0, 1, (0, 8, 3)), "b": BIT}), "has empty observations"),
     ]
     for observed, what in cases:
         given = EnvConfig(env_id="Odd-v0", env_kwargs={"observed": observed})

@@ -182,12 +182,14 @@ def test_last_observations_are_copies_also_of_dicts() -> None:
 
 def test_infos_hold_anything_in_each_copy_and_step() -> None:
     path = np.zeros(3)
-    told = [  # by copy, step for step
+    told: list[dict[Any, Any]] = [  # by copy, step for step
         {"distance": 0, "found": True, "path": np.zeros(1), "at": None, "team": 1},
         {"distance": 0.75, "found": 5, "path": path, "at": 4, "team": {"score": np.array(2.0)}},
         {"distance": 1.5, "found": 2.5, "path": "none", "at": {"x": 1}, "team": {"score": 3}},
         {"distance": "far", "found": None, "path": np.zeros((2, 2)), 7: [1], "team": {}},
     ]
+    told[0] |= {"seen": 10**30, "_seen": 0, "raw_rewards": 7}
+    told[1] |= {"seen": 10**400}
     infos = iter(told)
 
     class InfoEnv(ScriptedEnv):
@@ -210,3 +212,5 @@ def test_infos_hold_anything_in_each_copy_and_step() -> None:
     assert found("at") == [[4.0], []]
     assert found("at/x") == [[], [1.0]]
     assert found("team/score") == [[2.0], [3.0]]
+    assert found("seen") == [[1e30], []]
+    assert wrappers.raw(first, np.ones(2), np.zeros(2))[0].tolist() == [1.0, 1.0]

@@ -71,7 +71,9 @@ def is_recurrent(network: str) -> bool:
 def import_module(name: str, subject: str) -> ModuleType:
     """Import a module of the user's, also from the current folder; UserError if that fails."""
     here, own = Path.cwd(), Path(*name.split("."))
-    is_there = own.is_dir() or own.with_suffix(".py").exists()
+    is_there = False
+    with contextlib.suppress(OSError):  # such as too long a name
+        is_there = own.is_dir() or own.with_suffix(".py").exists()
     top = name.partition(".")[0]
     if here != REPOSITORY and top in _OURS and is_there:
         raise UserError(f"{subject}: a3c-cluster has a module {top} too: rename yours")

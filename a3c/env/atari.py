@@ -237,7 +237,7 @@ class FrameStack(VectorWrapper[Frames, Any, Frames, Any, Any]):
         self._stacks = np.zeros((self.num_envs, *shape), np.uint8)
 
     def reset(self, *, seed: int | None = None, options: Any = None) -> tuple[Frames, Any]:
-        assert not options, "a partial reset would need partial stacks"
+        assert "reset_mask" not in (options or {}), "a partial reset would need partial stacks"
         screens, info = self.env.reset(seed=seed)
         return self._begin(np.ones(self.num_envs, bool), screens), info
 

@@ -16,7 +16,7 @@ from gymnasium.wrappers.vector import TransformAction
 
 from a3c.config import EnvConfig, user_code
 from a3c.env import wrappers
-from a3c.env.spaces import Envs, allowed_actions, choice_sizes
+from a3c.env.spaces import MOST, Envs, allowed_actions, choice_sizes
 from a3c.errors import UserError
 from a3c.process import console
 from a3c.process.signals import Leaving
@@ -167,11 +167,12 @@ def check(make: Callable[..., Envs], config: EnvConfig) -> tuple[Space[Any], Spa
 def check_spaces(envs: Envs, env_id: str) -> None:
     """Refuse observations and actions that the networks here don't support."""
     observations, actions = envs.single_observation_space, envs.single_action_space
+    parts = getattr(observations, "parts", [observations])
     shown, wrong, remedy = _one_line(observations), "", ""
     if not isinstance(observations, Box):
         wrong = f"has {type(observations).__name__} observations, {shown}"
         remedy = "let `make` in envs.py pack them with a3c.env.spaces.pack"
-    elif 0 in observations.shape or not getattr(observations, "parts", True):
+    elif not parts or any(0 in part.shape for part in parts):
         wrong, remedy = f"has empty observations, {shown}", "give them a shape without 0"
     elif isinstance(actions, Box) and (
         0 in actions.shape or not np.issubdtype(actions.dtype, np.floating)
@@ -182,6 +183,9 @@ def check_spaces(envs: Envs, env_id: str) -> None:
             "a policy gives Discrete, MultiDiscrete, MultiBinary or Box actions; wrap it to take "
             "one of these"
         )
+    elif (size := sum(choice_sizes(actions))) > MOST:
+        wrong = f"has {size:,} actions"
+        remedy = f"a policy has at most {MOST:,}; offer fewer with a --wrapper of your own"
     elif not isinstance(envs.metadata.get("autoreset_mode"), AutoresetMode):
         wrong = "does not say when it resets"
         remedy = 'set metadata["autoreset_mode"] to a gymnasium.vector.AutoresetMode'

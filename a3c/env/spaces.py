@@ -26,7 +26,7 @@ Path = tuple[Any, ...]  # the keys that lead to a part of an observation
 
 MASK = "action_mask"  # in `info`, as Gymnasium's own environments name it
 _SUPPORTED = Box | Discrete | MultiDiscrete | MultiBinary  # besides Dict and Tuple
-_MOST = 10_000_000  # numbers in one observation
+MOST = 10_000_000  # numbers in one observation, and actions to choose from
 
 
 class Packed(Box):
@@ -154,8 +154,8 @@ def _find_parts(space: Space[Any], env_id: str) -> tuple[dict[Path, Space[Any]],
     elif len(images) > 1:
         _, *unusable = images
         what = f"observes {len(images)} images, {', '.join(map(_name, images))}: networks take one"
-    elif (size := sum(map(flatdim, parts.values()))) > _MOST:
-        what = f"has observations of {size:,} numbers, Discrete ones one-hot: at most {_MOST:,}"
+    elif (size := sum(map(flatdim, parts.values()))) > MOST:
+        what = f"has observations of {size:,} numbers, Discrete ones one-hot: at most {MOST:,}"
     if what:
         remedy = "change them with a --wrapper of your own"
         kept = {path[0] for path in parts if path} - {path[0] for path in unusable if path}
@@ -194,6 +194,14 @@ def choice_sizes(space: Space[Any]) -> list[int]:
     if isinstance(space, MultiDiscrete):
         return [int(n) for n in np.ravel(space.nvec)]
     return [2] * math.prod(space.shape) if isinstance(space, MultiBinary) else []
+
+
+def check_bounds(space: Space[Any], action_bounds: str) -> None:
+    """Refuse to squash Box actions without bounds."""
+    if action_bounds == "squash" and isinstance(space, Box) and not space.is_bounded():
+        raise UserError(
+            f"action space {space} has no bounds to squash actions to: use --action-bounds clip"
+        )
 
 
 def as_actions(space: Any, choices: np.ndarray) -> np.ndarray:

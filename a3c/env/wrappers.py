@@ -17,7 +17,7 @@ from a3c.errors import UserError
 
 Env = gymnasium.Env[Any, Any]
 
-REWARDS, ENDS = "raw_rewards", "raw_ends"  # in the info of every step
+REWARDS, ENDS = "a3c/raw_rewards", "a3c/raw_ends"  # in the info of every step
 
 
 class Copies(SyncVectorEnv):
@@ -65,6 +65,8 @@ class Copies(SyncVectorEnv):
         for name, value in env_info.items():
             is_table = isinstance(value, dict) and name != "final_obs"
             column = vector_infos.get(name)
+            if isinstance(column, np.ndarray) and column.dtype == bool:
+                continue  # it is the mask of another name
             if column is None or (is_table and not isinstance(column, dict)):
                 column = {} if is_table else np.empty(self.num_envs, object)
                 vector_infos[name] = column

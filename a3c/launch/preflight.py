@@ -6,7 +6,7 @@ import subprocess
 import sys
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from a3c.cluster.plan import Plan
 from a3c.config import Config, command_line, user_code
@@ -133,18 +133,21 @@ def isolation_warning(wanted: str, *, across_hosts: bool) -> str | None:
     return f"not isolated, as this machine forbids it ({reason}): {danger} here"
 
 
-def check_network(config: Config, space: object) -> None:
-    """Raise UserError if the network can't take these observations, or the user's own one fails."""
+def check_network(config: Config, observations: Any, actions: Any) -> None:
+    """Raise UserError if the network doesn't fit these spaces, or the user's own one fails."""
+    from a3c.env.spaces import check_bounds  # Gymnasium is slow to import; the verbs don't need it
+
+    check_bounds(actions, config.network.action_bounds)
     place = config.network.network
     module, colon, _ = place.partition(":")
     if not colon:
-        from gymnasium.spaces import Box  # slow to import, and the verbs do not need it
+        from gymnasium.spaces import Box
 
         from a3c.net.observations import check_side
 
         known = user_code.networks().get(place)
-        if known and isinstance(space, Box):
-            check_side(place, known.min_side, space)
+        if known and isinstance(observations, Box):
+            check_side(place, known.min_side, observations)
         if config.run.start_from is None:
             return
     else:

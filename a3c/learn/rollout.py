@@ -1,5 +1,7 @@
 """Play environments with fixed weights, in any autoreset mode of Gymnasium; yield rollouts."""
 
+import contextlib
+import math
 import time
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import AbstractContextManager
@@ -135,9 +137,10 @@ def numbers(
         values, has_it = source.get(key), source.get(f"_{key}", True)
         if isinstance(values, np.ndarray) and values.shape == rows.shape:
             for value in values[rows & has_it]:
-                is_number = isinstance(value, int | float | np.integer | np.floating | np.bool_)
-                if is_number and np.isfinite(value):
-                    yield float(value)
+                if isinstance(value, int | float | np.integer | np.floating | np.bool_):
+                    with contextlib.suppress(OverflowError):  # an int above 1e308
+                        if math.isfinite(number := float(value)):
+                            yield number
 
 
 class Player:

@@ -9,7 +9,7 @@ import tensorflow as tf
 from gymnasium.spaces import Box, Discrete, Space
 
 from a3c.config import NetworkConfig
-from a3c.env.spaces import as_actions, choice_sizes
+from a3c.env.spaces import as_actions, check_bounds, choice_sizes
 from a3c.errors import UserError
 from a3c.net import layers
 
@@ -182,10 +182,7 @@ class Gaussian(Policy):
     def __init__(self, space: Box, config: NetworkConfig) -> None:
         self._space, self._config = space, config
         self._squash = config.action_bounds == "squash"
-        if self._squash and not space.is_bounded():
-            raise UserError(
-                f"action space {space} has no bounds to squash actions to: use --action-bounds clip"
-            )
+        check_bounds(space, config.action_bounds)
         low, high = (edge.ravel().astype(np.float64) for edge in (space.low, space.high))
         self._is_bounded = np.isfinite(low) & np.isfinite(high)
         dtype: Any = space.dtype

@@ -133,20 +133,10 @@ class LoadedAgent:
         from the last call, except in the games of a batch that begin with this observation, where
         `starts` is true; a batch of another size starts afresh.
         """
-        shape = self.observation_space.shape
-        remedy = f"give {shape} or a batch of it"
-        try:
-            given = np.asarray(observation)
-        except ValueError:  # lists of several lengths
-            raise UserError(f"observations that make no array: {remedy}") from None
-        wanted = self.observation_space.dtype
-        if np.issubdtype(given.dtype, np.floating) and not np.issubdtype(wanted, np.floating):
-            raise UserError(f"observations of {given.dtype}: give {wanted}, unscaled")
         if os.getpid() != self._pid:  # without TensorFlow's threads, which a fork lacks, it hangs
             raise UserError("an agent can't act in a fork: use spawn, which loads it again")
-        is_one = given.shape == shape
-        if not is_one and given.shape[1:] != shape:
-            raise UserError(f"observations of shape {given.shape}: {remedy}")
+        given = self._checked(observation)
+        is_one = given.shape == self.observation_space.shape
         batch = given[None] if is_one else given
         if len(self._state) != len(batch):
             self._state = self._agent.initial_state(len(batch))
@@ -164,6 +154,24 @@ class LoadedAgent:
         if isinstance(self.action_space, Discrete) and probabilities:
             return ChosenAction(action, probabilities[0], value)
         return ChosenAction(action, tuple(probabilities) or None, value)
+
+    def _checked(self, observation: Any) -> np.ndarray:
+        """One observation or a batch, as an array; UserError if the space has no such ones."""
+        shape, wanted = self.observation_space.shape, np.dtype(self.observation_space.dtype)
+        remedy = f"give {shape} or a batch of it"
+        try:
+            given = np.asarray(observation)
+        except ValueError:  # lists of several lengths
+            raise UserError(f"observations that make no array: {remedy}") from None
+        if np.issubdtype(given.dtype, np.floating) and not np.issubdtype(wanted, np.floating):
+            raise UserError(f"observations of {given.dtype}: give {wanted}, unscaled")
+        if {given.dtype.kind, wanted.kind} <= {"i", "u"} and given.dtype != wanted and given.size:
+            low, high, limits = given.min(), given.max(), np.iinfo(str(wanted))
+            if low < limits.min or high > limits.max:  # it would wrap around
+                raise UserError(f"observations from {low} to {high}: give {wanted}, unscaled")
+        if shape not in (given.shape, given.shape[1:]):
+            raise UserError(f"observations of shape {given.shape}: {remedy}")
+        return given
 
     def export(self, path: str | Path, *, greedy: bool = True) -> Path:
         """Write the agent for programs without this one: a SavedModel, or ONNX to `*.onnx`.

@@ -163,7 +163,7 @@ class Painter:
         # The range holds all values, with some margin, and is never narrower than 1.
         finite = [value for value in self._values if math.isfinite(value)] or [0.0]
         low, high = min(finite), max(finite)
-        margin = max(0.1 * (high - low), 0.5 * (1.0 - (high - low)))
+        margin = max(0.1 * (high - low), 0.5 * (1.0 - (high - low)), 1e-6 * abs(high))
         low, high = low - margin, high + margin
         scale, first = size[1] / (high - low), HISTORY - len(self._values)
         if low < 0.0 < high:

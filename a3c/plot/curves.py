@@ -73,7 +73,8 @@ class History:
     @property
     def name(self) -> str:
         """The end of its path; matplotlib would leave a label that begins with `_` out."""
-        return re.sub(r"\A_", " _", "/".join(self.path.parts[-self.num_parts :]))
+        name = re.sub(r"\A_", " _", "/".join(self.path.parts[-self.num_parts :]))
+        return name.encode(errors="replace").decode()  # it may not be UTF-8
 
     @property
     def workers(self) -> list[str]:
@@ -230,7 +231,7 @@ def smooth(points: Series, window: int) -> Series:
     """The mean of each value and the `window - 1` before it, or of as many as there are."""
     sums = np.concatenate([[0.0], np.cumsum(points.y, dtype=np.float64)])
     ends = np.arange(1, len(points.y) + 1)
-    starts = np.maximum(ends - window, 0)
+    starts = np.maximum(ends - min(window, len(ends)), 0)
     return Series(points.x, (sums[ends] - sums[starts]) / (ends - starts))
 
 

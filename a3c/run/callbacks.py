@@ -32,8 +32,11 @@ def find(name: str, **arguments: Any) -> Callable[..., Any]:
     if isinstance(found, type) and not any("__call__" in vars(base) for base in found.__mro__):
         raise UserError(f"{subject} has no method __call__: add __call__(self, row, run_dir)")
     own_call = inspect.getattr_static(found, "__call__", None)  # of a class
-    if inspect.iscoroutinefunction(found) or inspect.iscoroutinefunction(own_call):
-        raise UserError(f"{subject} is async, and nothing would await it: make it a plain function")
+    kinds = inspect.iscoroutinefunction, inspect.isgeneratorfunction, inspect.isasyncgenfunction
+    if any(is_kind(function) for is_kind in kinds for function in (found, own_call)):
+        raise UserError(f"{subject} is async or yields, and never runs: make it a plain function")
+    if not called and inspect.isfunction(own_call):
+        user_code.check_call(own_call, subject, "self", "row", "run_dir")
     user_code.check_call(found, subject, *called, **arguments)
     return found
 
