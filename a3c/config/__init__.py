@@ -63,7 +63,7 @@ class EnvConfig:
     noop_max: int = option(30, (0, 250))(
         "Atari: fewer than this many no-ops at the start of a game"
     )
-    fire_on_reset: bool = option(True)("Atari: press fire at the start where the game waits for it")
+    fire_on_reset: bool = option(True)("Atari: press fire at the start of games that have it")
     sticky_actions: float | None = unset((0.0, 1.0))(
         "Atari: chance that the last action is repeated (the id's own if unset: v5 0.25, v4 0)"
     )
@@ -391,7 +391,7 @@ class Config:
         """Samples that the ps collects for one optimizer step; 0: every push is a step.
 
         With many workers it is more than the setting says: while a worker computes a gradient, each
-        of the others may push once, and that shall make at most four steps of the optimizer.
+        of the others may push once, and that shall make about four steps of the optimizer.
         """
         least = round(self.cluster.workers * self.share.push / 4)
         return self._set_samples_per_step and max(self._set_samples_per_step, least)
