@@ -250,6 +250,8 @@ def test_a_checkpoint_that_ended_a_run_stays_until_anything_is_learned(tmp_path:
     chief = chief_of(store, tmp_path, resumed=solved, stop_at_return=60.0)
     chief.save("interrupted")
     assert manifest(tmp_path).evaluation == solved.evaluation
+    chief.save("max_env_steps")  # the end under its present settings
+    assert manifest(tmp_path).reason == "max_env_steps"
     store.step += 1
     chief.save("interrupted")
     assert manifest(tmp_path).reason == "interrupted"

@@ -310,6 +310,7 @@ def test_invalid_variables_are_refused_in_one_line() -> None:
         ({"SLURM_STEP_NODELIST": "n[1-99999999]"}, "host list"),
         ({"SLURM_STEP_NODELIST": "n[1-9999][1-9999]"}, "has over 10,000 hosts"),
         ({"SLURM_STEP_TASKS_PER_NODE": "3(x"}, "tasks per node"),
+        ({"SLURM_STEP_TASKS_PER_NODE": "1(x999999999)"}, "tasks are not 5 on 5 of 4 nodes"),
         ({"SLURM_STEP_TASKS_PER_NODE": "10"}, "10 tasks are not 10 on 1 of 4 nodes"),
         ({"SLURM_STEP_NUM_TASKS": "ten"}, "SLURM_STEP_NUM_TASKS 'ten' is not a number"),
         ({"SLURM_PROCID": "10"}, "task 10 of 10 has no place"),

@@ -8,10 +8,11 @@ import pytest
 
 import launch_cluster
 import worker
+from a3c.cluster import hostfile
 from a3c.config import Config, command_line
 from a3c.config import to_dict as plain
 from a3c.config.options import OPTIONS
-from tests import Patch, Said, ended
+from tests import Patch, Said, ended, refused
 
 
 def parse(*arguments: str) -> Config:
@@ -74,6 +75,15 @@ def test_numbers_and_times_may_be_written_as_people_do() -> None:
         option = OPTIONS[name]
         sections = {text: getattr(parse(option.flag, text), option.section) for text in values}
         assert {text: getattr(section, name) for text, section in sections.items()} == values
+
+
+def test_whole_numbers_without_a_limit_and_without_a_number_are_refused(tmp_path: Path) -> None:
+    number, file = f"0x{'f' * 4000}", tmp_path / "mine.toml"  # Python limits only decimal ones
+    file.write_text(f"[run]\nseed = {number}")
+    assert "seed = a number of thousands of digits" in said(2, "--config", str(file)).line
+    file.write_text(f"[[host]]\nhost = 'here'\naddress = '10.0.0.1'\nslots = {number}")
+    refused("slots = a number of thousands of digits", hostfile.read, file)
+    assert "for `--resume`" not in said(2, "--max-env-steps", "+x").line
 
 
 @pytest.mark.parametrize("name", command_line.preset_names())

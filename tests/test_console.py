@@ -65,6 +65,7 @@ def test_a_command_can_be_pasted_whatever_the_folder_is_called(monkeypatch: Patc
     [
         ("presets >&- <&-", 0, ""),
         ("frobnicate 2>&-", 2, ""),
+        ("frobnicate 2> /dev/full", 2, ""),
         ("presets > /dev/full", 2, "stdout can't be written (No space left on device): make room"),
         ("status", 2, "the current folder is gone: cd elsewhere"),
     ],

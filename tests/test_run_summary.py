@@ -21,6 +21,7 @@ from a3c.launch import run_summary, verbs
 from a3c.launch.run_summary import closing, summarise
 from a3c.launch.supervisor import Interruption, Outcome
 from a3c.process.console import format_mean
+from a3c.process.process_records import LastExit
 from a3c.run import rundir
 from a3c.run.checkpoint import newest_valid
 from tests import Log, Out, Patch, ended
@@ -140,6 +141,13 @@ def test_without_progress_each_wait_is_logged_once(tmp_path: Path, said: list[st
     made.process("worker-1", output_tail=(line, other))
     speaker.poll()
     assert said[1:] == ["worker-1 waiting for the ps and the chief to start"]
+    note = "2026-11-21 13:00:04 keeper: worker-1 exited with code 1; starts again in 0.5 s"
+    crash = LastExit(1, None, "2026-11-21T13:00:04")
+    made.process(
+        "worker-1", "restarting", output_tail=("ValueError: no level", note), last_exit=crash
+    )
+    speaker.poll()
+    assert said[2] == "worker-1: restarting, exited with code 1: ValueError: no level"
 
 
 def test_with_progress_only_the_progress_is_logged(tmp_path: Path, said: list[str]) -> None:
@@ -280,6 +288,9 @@ def test_the_remedies_in_a_live_run_name_what_works(tmp_path: Path) -> None:
         for *words, said in (
             ("restart", "worker-0", "worker-0 has no keeper any more: use --resume"),
             ("restart", "worker-1", "worker-1 has no keeper any more: give `add`"),
+            ("add", "1", "run is not training: start it with --resume"),  # its last games
             ("add", "0", "add 0: give a number of workers from 1"),
         ):
+            if words == ["add", "0"]:
+                made.process("worker-0")
             assert said in ended(2, launch_cluster.main, *words, "--run", str(made.run.path)).err

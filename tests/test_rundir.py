@@ -17,11 +17,14 @@ import pytest
 
 import launch_cluster
 from a3c.config import Config, to_dict
-from a3c.launch import run_summary
+from a3c.launch import preflight, run_summary
+from a3c.process import process_records
 from a3c.run import rundir
 from a3c.run.rundir import RunDir
+from a3c.watch import status
 from tests import Patch, ended, refused
 from tests.clusters import config
+from tests.fake_runs import myself, process_record
 from tests.runs import Python, call, line_of
 
 START = ["--mode", "child", "--env-id", "CartPole-v1", "--run-dir"]
@@ -206,6 +209,13 @@ def test_a_copy_ends_nothing_and_gets_a_label_when_resumed(tmp_path: Path) -> No
     for words in (["stop"], ["restart", "worker-0", "--run"], ["remove", "worker-0", "--run"]):
         said = ended(2, launch_cluster.main, *words, str(copy)).line
         assert f"is a copy of {first.path}" in said
+    record = process_record("worker-0", "running", None, keeper=myself())
+    for run in (first, RunDir(copy)):
+        process_records.write_json(run.record("worker-0"), record)
+    states = [status.read(run).processes[1].state for run in (first, RunDir(copy))]
+    assert states == ["running", "waiting"]
+    refused("^run is still running", preflight.check_left_over, RunDir(copy))
+    first.record("worker-0").unlink()
     assert launch_cluster.main(["stop", str(first.path)]) == 0
     again = rundir.create(copy, Config(), None, resume=True)
     assert again.label != first.label

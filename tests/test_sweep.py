@@ -46,6 +46,9 @@ epochs = { low = 1, high = 4 }
     assert settings == list(sweep.read(written(tmp_path, text)).settings()), "the same each time"
     assert settings[0] == {**settings[1], "seed": 1}
     assert {values["epochs"] for values in settings} == {1, 2, 3, 4}
+    near_1 = "trials = 9\n[vary]\nadam_beta2 = {low = 0.9999, high = 0.999999}\n"
+    drawn = {each["adam_beta2"] for each in sweep.read(written(tmp_path, near_1)).settings()}
+    assert (len(drawn), min(drawn) >= 0.9999, max(drawn) <= 0.999999) == (9, True, True)
     decades = [math.floor(math.log10(values["learning_rate"])) for values in settings]
     assert {decades.count(d) > 10 for d in (-5, -4, -3, -2)} == {True}
 
@@ -193,7 +196,10 @@ def test_optuna_goes_by_results_and_resumes_its_storage(tmp_path: Path, trained:
     assert len(trained.flags) == 30, "none is trained twice"
     means = [float(row["mean_return"]) for row in found]
     assert sum(means[20:]) / 10 > sum(means[:10]) / 10 + 0.3, "later draws are better ones"
-    assert (tmp_path / "out" / "optuna.db").exists()
+    other = sweep.read(written(tmp_path, vary.replace('"adam"', '"adam", "rmsprop"')))
+    refused("has draws from other lists", sweep.run, other, tmp_path / "out", (), 1)
+    (tmp_path / "out" / "optuna.db").write_text("not a database")
+    refused("optuna.db can't be used .*take", sweep.run, other, tmp_path / "out", (), 1)
 
 
 def test_optuna_chooses_for_trials_that_end_at_the_same_time(

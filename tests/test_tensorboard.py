@@ -33,6 +33,7 @@ from a3c.watch import status
 from tests import Patch, not_none
 from tests.clusters import agent, small_config
 from tests.fake_runs import configure
+from tests.full_disks import little_room
 from tests.runs import everything_ended, running, stop, wait_until
 
 FRAMES = Box(0, 255, (4, 84, 84), np.uint8)
@@ -62,6 +63,16 @@ def test_points_beyond_a_restart_are_dropped_whatever_the_clock_says(
             sink.write(step, {"loss/total": float(life)})
     found = [(event.step, event.value) for event in shown(tmp_path).Scalars("loss/total")]
     assert found == [(10, 0.0), (20, 0.0), (22, 1.0), (33, 1.0), (40, 2.0)]
+
+
+def test_a_full_disk_gets_no_more_files_and_then_the_rows(tmp_path: Path) -> None:
+    sink = TensorBoardSink(tmp_path)
+    with little_room(0):
+        for step in range(5):
+            sink.write(step, {"loss/total": 1.0})
+    assert not [*tmp_path.iterdir()]
+    sink.write(5, {"loss/total": 2.0})
+    assert [event.step for event in shown(tmp_path).Scalars("loss/total")] == [5]
 
 
 def test_the_graph_is_what_acting_computes_and_is_written_once(tmp_path: Path) -> None:

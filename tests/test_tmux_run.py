@@ -211,7 +211,7 @@ def test_workers_come_go_and_restart_in_panes_and_in_the_runs_private_network(tm
 def test_workers_are_added_and_removed_only_in_a_run_with_a_supervisor(tmp_path: Path) -> None:
     (tmp_path / "config.json").touch()
     run = ("--run", str(tmp_path))
-    refused("is not running: start it with --resume", verbs.run, "launcher", ["add", *run])
+    refused("is not training: start it with --resume", verbs.run, "launcher", ["add", *run])
     refused("has no worker 'ps-0'", verbs.run, "launcher", ["remove", "ps-0", *run])
 
 

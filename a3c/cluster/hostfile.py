@@ -12,6 +12,7 @@ from typing import Any
 from a3c.cluster.topology import Cluster, Task, count_up, is_loopback, split_address
 from a3c.config import Config
 from a3c.config.command_line import parse_file, suggest
+from a3c.config.options import shown
 from a3c.errors import UserError
 from a3c.keeper.spec import HERE
 from a3c.process.console import count
@@ -137,13 +138,14 @@ def _check_value(where: str, key: str, value: Any) -> None:
     kind: Any = _KEYS[key]
     parts = value if isinstance(value, list) else [value]
     if type(value) is not kind or (kind is list and not all(type(part) is str for part in parts)):
-        raise UserError(f"{where}: {key} = {value!r} is not {_FORMS[kind]}")
+        raise UserError(f"{where}: {key} = {shown(value)} is not {_FORMS[kind]}")
     for text in parts:
         if isinstance(text, str) and (not text or not text.isprintable()):
             raise UserError(f"{where}: {key} = {text!r} is empty or not printable: give another")
     low, high = (0, 100_000) if key == "slots" else (1, 65535)
     if kind is int and not low <= value <= high:
-        raise UserError(f"{where}: {key} = {value} is not allowed: give one from {low} to {high}")
+        what = f"{where}: {key} = {shown(value)} is not allowed"
+        raise UserError(f"{what}: give one from {low} to {high}")
     # ssh would take a leading dash as an option.
     if key in ("host", "user") and not re.fullmatch(r"(?!-)[A-Za-z0-9_.:%@-]+", value):
         raise UserError(f"{where}: {key} = {value!r} is no name: give one that ssh knows")

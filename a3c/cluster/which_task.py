@@ -109,7 +109,7 @@ def resolve_slurm(environ: Mapping[str, str], settings: ClusterConfig) -> tuple[
         if not match:
             what = f"tasks per node {reprlib.repr(listed)} are not in a form of Slurm"
             raise UserError(f"{what}: correct it")
-        counts += [int(match[1])] * int(match[2] or 1)
+        counts += [int(match[1])] * min(int(match[2] or 1), len(hosts) + 1)
     tasks, me = _number(environ, names[2]), _number(environ, "SLURM_PROCID")
     if len(counts) != len(hosts) or sum(counts) != tasks:
         there = f"{sum(counts)} on {len(counts)} of {len(hosts)} nodes"

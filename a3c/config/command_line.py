@@ -383,10 +383,11 @@ def parse_config(
     parser = make_parser(prog, description, extra, everything=everything, preset=preset, **layout)
     namespace = parser.parse_args(arguments)
     try:
+        layers, namespace.preset = sources(namespace, base)
+        config = merge([layer for _, layer in layers])
         limit = getattr(namespace, "config.max_env_steps", "")
         if limit.startswith("+"):  # `--resume` has already added it up
             raise UserError(f"--max-env-steps {limit} is for `--resume`: give the whole number")
-        layers, namespace.preset = sources(namespace, base)
-        return merge([layer for _, layer in layers]), namespace
+        return config, namespace
     except UserError as error:
         parser.error(str(error))

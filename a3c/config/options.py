@@ -110,6 +110,8 @@ def shown(value: Any) -> str:
         text = json.dumps(value, default=repr)
     except RecursionError:
         text = "a bottomless list or table"
+    except ValueError:
+        text = "a number of thousands of digits"
     return text if len(text) <= 80 else text[:77] + "..."
 
 

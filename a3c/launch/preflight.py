@@ -93,18 +93,22 @@ def shortages(
 
 
 def check_left_over(run: RunDir) -> None:
-    """Raise UserError if old keepers or processes of the run still run here; end none of them."""
+    """Raise UserError if old keepers or processes of the run still run here; end none of them.
+
+    The records of a copy name the processes of the original.
+    """
+    first = copied_from(run) or run.path
     for record in process_records.read_records(run.path):
         if record.host != process_records.this_host():
             continue
         if process_records.keeper_lives(record):
             who = f" with its keeper, pid {record.keeper.pid}"
-            remedy = stop_command(copied_from(run) or run.path)
+            remedy = stop_command(first)
         elif process_records.is_alive(record):
             who, remedy = f", pid {record.pid}, whose keeper is gone", f"`kill {record.pid}`"
         else:
             continue
-        raise UserError(f"{run.name} is still running: {record.name}{who}: end it with {remedy}")
+        raise UserError(f"{first.name} is still running: {record.name}{who}: end it with {remedy}")
 
 
 def isolation_warning(wanted: str, *, across_hosts: bool) -> str | None:

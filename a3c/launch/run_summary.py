@@ -124,7 +124,7 @@ class ProgressLog:
             self._states[record.name] = now
             if before != now and record.state in ("restarting", "failed"):
                 how = record.last_exit or "exited"
-                said = f": {record.output_tail[-1]}" if record.output_tail else ""
+                said = f": {record.last_line}" if record.last_line else ""
                 log.info("%s: %s, %s%s", record.name, record.state, how, said)
         for loss in losses(map(parse_row, self._losses.lines())):
             log.info("%s", loss)

@@ -27,7 +27,7 @@ from typing import Any
 from a3c.cluster.which_task import expand_ranges
 from a3c.config import Config, command_line
 from a3c.config.options import OPTIONS, coerce, flat, shown
-from a3c.errors import EXIT_FATAL, EXIT_OK, EXIT_USAGE, UserError
+from a3c.errors import EXIT_FATAL, EXIT_OK, EXIT_USAGE, UserError, reason_of
 from a3c.play import locate
 from a3c.process.console import count, program, relative_path, table
 from a3c.process.process_records import read_json, write_atomically
@@ -70,7 +70,11 @@ class Sweep:
                     value = math.exp(rng.uniform(math.log(low), math.log(high)))
                 else:
                     value = rng.uniform(low, high)
-                draw[name] = round(value) if OPTIONS[name].kind is int else float(f"{value:.4g}")
+                # Four digits of the part in which the limits differ.
+                same = math.log10(max(abs(low), abs(high)) / (high - low))
+                short = float(f"{value:.{4 + max(0, math.floor(same))}g}")
+                is_whole = OPTIONS[name].kind is int
+                draw[name] = round(value) if is_whole else min(max(short, low), high)
             for values in itertools.product(*self.lists.values()):
                 yield {**draw, **dict(zip(self.lists, values, strict=True))}
 
@@ -313,7 +317,7 @@ def _report(trial: Trial, trials: Sequence[Trial], number: int, trainer: Trainer
         return
     row = trial.row
     word = "solved" if row["solved"] else "done"
-    steps, mean = f"{row['env_steps']:,}", row["mean_return"]
+    steps, mean = f"{row['env_steps']:,}", _cell(row["mean_return"])
     log.info("%s: %s after %s env steps, mean return %s", trial.path.name, word, steps, mean)
     ended = sum(bool(trial.summary) for trial in trials)
     left = ""
@@ -338,7 +342,8 @@ def _show(trials: Sequence[Trial], folder: Path) -> None:
     """Print the table, the best trial first, and draw the curves of all trials."""
     titles = [name.replace("_", " ") for name in trials[0].row]
     rows = [titles, *(list(map(_cell, trial.row.values())) for trial in trials)]
-    print("\n".join([f"{folder}: the best first", *table(rows, num_left=0)]))
+    lines = [f"{folder}: the best first", *table(rows, num_left=0)]
+    print("\n".join(lines), flush=True)  # before what plot.py prints
     if played := [relative_path(trial.path) for trial in trials if trial.summary]:
         command = [sys.executable, str(REPOSITORY / "plot.py"), *played, "--what", "return"]
         command.append(f"--output={folder}")
@@ -360,9 +365,23 @@ class _Study:
         except ImportError:
             raise UserError("this sweep needs optuna: run `.venv/bin/pip install optuna`") from None
         optuna.logging.set_verbosity(optuna.logging.WARNING)
-        self._sweep = sweep
-        file = f"sqlite:///{(folder / 'optuna.db').absolute()}"
-        self._study = optuna.create_study(study_name="sweep", storage=file, load_if_exists=True)
+        self._choices: dict[str, Any] = {
+            name: optuna.distributions.CategoricalDistribution(values)
+            for name, values in sweep.lists.items()
+        }
+        for name, limits in sweep.ranges.items():
+            kind = "Int" if OPTIONS[name].kind is int else "Float"
+            self._choices[name] = getattr(optuna.distributions, f"{kind}Distribution")(**limits)
+        file = folder / "optuna.db"
+        other = f"take {file} away, or give another --output"
+        try:
+            self._study = optuna.create_study(
+                study_name="sweep", storage=f"sqlite:///{file.absolute()}", load_if_exists=True
+            )
+        except Exception as error:  # of SQLAlchemy
+            raise UserError(f"{file} can't be used ({reason_of(error)}): {other}") from None
+        if any(trial.distributions != self._choices for trial in self._study.trials):
+            raise UserError(f"{file} has draws from other lists or ranges: {other}")
         seed = sweep.draw_seed + len(self._study.trials)
         self._study.sampler = optuna.samplers.TPESampler(seed=seed, constant_liar=at_once > 1)
 
@@ -370,13 +389,7 @@ class _Study:
         """The settings of a trial, the same ones again after an interruption."""
         if number < len(known := self._study.get_trials(deepcopy=False)):
             return dict(known[number].params)
-        asked = self._study.ask()
-        for name, values in self._sweep.lists.items():
-            asked.suggest_categorical(name, values)
-        for name, limits in self._sweep.ranges.items():
-            suggest = asked.suggest_int if OPTIONS[name].kind is int else asked.suggest_float
-            suggest(name, limits["low"], limits["high"], log=limits["log"])
-        return dict(asked.params)
+        return dict(self._study.ask(self._choices).params)
 
     def tell(self, number: int, trial: Trial) -> None:
         """Report a result once, as a number that is lower for a better rank."""

@@ -90,8 +90,9 @@ def require() -> None:
 
 
 def check(plan: Plan, run: RunDir) -> None:
-    """Raise UserError if tmux isn't there or can't take the commands."""
+    """Raise UserError if tmux isn't there, can't start a server, or can't take the commands."""
     require()
+    _output(libtmux.Server(), "start-server")
     for process in plan.processes:
         size = sum(len(os.fsencode(word)) + 1 for word in pane_of(process, run).argv)
         if size > LONGEST_COMMAND:

@@ -189,8 +189,10 @@ def add(arguments: argparse.Namespace) -> None:
     because added workers must end with the run.
     """
     run, wanted = rundir.find(arguments.run), arguments.count
-    if not rundir.is_held(run.path):
-        raise UserError(f"{run.name} is not running: start it with --resume")
+    chief = process_records.read_record(run.record(CHIEF))
+    has_ended = chief is not None and chief.state in ENDED_STATES  # closing games may be played
+    if has_ended or not rundir.is_held(run.path):
+        raise UserError(f"{run.name} is not training: start it with --resume")
     if wanted < 1:
         raise UserError(f"add {wanted}: give a number of workers from 1")
     with rundir.refusing(run.path, "--run"):
@@ -219,7 +221,7 @@ def add(arguments: argparse.Namespace) -> None:
         deadline = time.monotonic() + SCALING_TIMEOUT_S
         for process in chosen:
             while not process_records.is_kept(run.record(process.name)):
-                if time.monotonic() >= deadline:
+                if time.monotonic() >= deadline or not rundir.is_held(run.path):
                     _take_back(run, plan, chosen)
                     what = f"{process.name} has not started"
                     raise UserError(f"{what}: see the launcher's own output")

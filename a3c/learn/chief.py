@@ -258,7 +258,12 @@ class Chief:
         self._saved = time.monotonic()
         snapshot = self._store.snapshot()
         old = self._restored
-        if old and old.reason in END_REASONS and old.step == snapshot.values["global_step"]:
+        if (
+            old
+            and old.reason in END_REASONS
+            and old.step == snapshot.values["global_step"]
+            and (reason not in END_REASONS or checkpoint.is_over(old, self._config.run))
+        ):
             return None  # nothing is new, and that checkpoint records how the run ended
         path = self._write(self._run.checkpoints, reason, snapshot)
         if path is not None:

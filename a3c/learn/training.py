@@ -182,13 +182,14 @@ class Worker:
                         break
             self._send_reports()
             self._write_row()
-            self._leave()
         except (PlayError, UnplayableError) as error:
             self._write_row()
             self._save_for_others(error)
         except A3CError:  # the last row records how far this worker came
             self._write_row(whole_cluster=False)
             raise
+        else:
+            self._leave()
 
     def _report(self, rollout: Rollout, update: Update) -> None:
         """Report games to the chief, and write a row of metrics if one is due."""
@@ -333,7 +334,7 @@ class Worker:
                 "go on from the one before with --resume"
             )
         if told == PS_LEAVES and not (reason or self._stop.is_set()):
-            raise RetryableError("a ps was asked to end: training goes on when it is back")
+            raise RetryableError("a ps was asked to end: training goes on if it comes back")
 
     def close(self) -> None:
         """Close the environments; an error is only logged, because all work is done."""

@@ -71,7 +71,8 @@ def stdout_apart() -> Iterator[TextIO]:
 
 def refuse(prog: str, error: A3CError) -> int:
     """Print the error in one line on stderr and return its exit code."""
-    sys.stderr.write(f"{prog}: {one_line(str(error))}\n")
+    with contextlib.suppress(OSError):  # stderr may be full
+        sys.stderr.write(f"{prog}: {one_line(str(error))}\n")
     return error.exit_code
 
 
@@ -84,7 +85,7 @@ def refuse_system(prog: str, error: OSError) -> int:
         Path.cwd()
     except FileNotFoundError:
         return refuse(prog, UserError("the current folder is gone: cd elsewhere"))
-    if error.errno not in (errno.ENOSPC, errno.EDQUOT, errno.EIO, errno.EBADF):
+    if error.errno not in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO, errno.EBADF):
         raise error
     try:
         sys.stdout.write("\n")  # what failed before may be out of the buffer

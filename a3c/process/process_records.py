@@ -82,6 +82,13 @@ class ProcessRecord:
     heartbeat: str | None = None
     argv: tuple[str, ...]
 
+    @property
+    def last_line(self) -> str | None:
+        """The last line of its own in the first of equal failures, else in its newest output."""
+        said = self.first_error or self.output_tail
+        own = [line for line in said if line.strip() and " keeper: " not in line]
+        return own[-1].strip() if own else None
+
 
 def from_json(kind: Any, value: Any) -> Any:
     """Parsed JSON as a value of a type, such as a dataclass or `X | None`; else TypeError."""

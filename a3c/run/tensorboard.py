@@ -1,5 +1,6 @@
 """Event files for TensorBoard: rows of metrics, the network's graph and its input images."""
 
+import contextlib
 import io
 import logging
 import os
@@ -32,6 +33,7 @@ class TensorBoardSink:
         self._directory = directory
         self._is_new = not any(directory.glob("*tfevents*"))
         self._writer: Any = None
+        self._path: Path | None = None  # what it writes to
         self._failing = False
 
     def write(self, env_steps: int, row: Mapping[str, float]) -> None:
@@ -91,7 +93,8 @@ class TensorBoardSink:
                 newest = max((int(s) for s in seconds if s.isdecimal()), default=0)
                 stamp = max(time.time(), newest + 1.0)
                 name = f"events.out.tfevents.{stamp:.6f}.{os.uname().nodename}.{os.getpid()}"
-                self._writer = tf.io.TFRecordWriter(str(self._directory / name))
+                self._path = self._directory / name
+                self._writer = tf.io.TFRecordWriter(str(self._path))
                 self._put(file_version="brain.Event:2")
             self._put(**event)
         except (OSError, tf.errors.OpError) as error:
@@ -100,6 +103,9 @@ class TensorBoardSink:
                 log.error("can't write to %s (%s); training goes on", self._directory, reason)
             self._failing = True
             self._writer = None  # that file may end in half a record: continue in a new file
+            with contextlib.suppress(OSError):  # a full disk would get an empty file each time
+                if self._path and not self._path.stat().st_size:
+                    self._path.unlink()
         else:
             self._failing = False
 

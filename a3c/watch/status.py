@@ -42,6 +42,7 @@ class Reader:
 
     def __init__(self, run: RunDir) -> None:
         self._run = run
+        self._is_copy = rundir.copied_from(run) is not None  # then its records are of the original
         self._cache = rows.Cache()
         self._episodes = rows.RowFollower(run.metrics("episodes"))
         self._games: defaultdict[int, array[int]] = defaultdict(lambda: array("q"))
@@ -53,7 +54,7 @@ class Reader:
         settings = self._cache.get(_read_settings, run.config)
         if settings is None:
             raise UserError(f"{run.path} holds no run: give the directory of one")
-        paths = sorted((run.path / "processes").glob("*.json"))
+        paths = [] if self._is_copy else sorted((run.path / "processes").glob("*.json"))
         records = {path: self._cache.get(process_records.read_record, path) for path in paths}
         damaged = [f"processes/{path.name}" for path, record in records.items() if record is None]
         end = self._cache.get(lambda path: rows.parse_row(path.read_bytes()), run.summary) or {}
@@ -313,8 +314,6 @@ def _member(
         known = seen.record or record
         state = seen.record.state if seen.record else "starting"
         lives = seen.record is not None and state in LIVE_STATES and known.pid is not None
-    said = known.first_error or known.output_tail  # of its first failure, else the newest
-    own = [line for line in said if line.strip() and " keeper: " not in line]
     beat_at = 0.0  # as it stays until the first beat
     with contextlib.suppress(OSError):
         beat_at = run.heartbeat(record.name).stat().st_mtime
@@ -332,6 +331,6 @@ def _member(
         uptime_s=max(0.0, now - known.create_time) if lives and known.create_time else None,
         heartbeat_age_s=max(0.0, now - beat_at) if lives and beat_at else None,
         last_exit=known.last_exit,
-        last_line=own[-1].strip() if own else None,
+        last_line=known.last_line,
         cut_off_s=max(0.0, now - seen.cut_off_at) if seen and is_kept and seen.cut_off_at else None,
     )
