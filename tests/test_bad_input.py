@@ -119,7 +119,7 @@ CASES: dict[str, list[Case]] = {
         *("--episodic-life=1", "--mode window", "--preset cartpol", "--network resnet"),
         *("--optimizer Adam", "--env-kwargs '[1]'", """--env-kwargs '{"a": NaN}'"""),
         *("--wrapper Outcome", "--run-dir ''", "--run-dir 'a\nb'", "--config ''"),
-        *("start --json", "start --dry-run --seeds 0-2", "--max-env-steps +5"),
+        *("start --json", "start --dry-run --seeds 0-2"),
         *("start --seeds 0-1 --seed 5", "start --seeds 0-1 --run-dir file"),
         *("start --at-once 2", "start --seeds 1-2 --at-once 0"),
     ),

@@ -373,6 +373,8 @@ def test_values_come_back_bit_for_bit_and_the_callers_graph_stays(tmp_path: Path
         path = write_values(tmp_path, values, manifest(7))
         loaded = checkpoint.load_variables(path)
         assert graph.get_operations() == []
+    other = write_values(tmp_path / os.fsdecode(b"not UTF-8: \xff"), values, manifest(7))
+    assert checkpoint.load_variables(other).keys() == values.keys()
     checkpoint.verify(path)
     assert {file.name for file in path.iterdir()} == {*FILES, "manifest.json"}
     listed = dict(tf.train.list_variables(str(path / checkpoint.PREFIX)))

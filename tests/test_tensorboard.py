@@ -5,6 +5,7 @@ Then TensorBoard as the launcher runs it: real HTTP on loopback, and a port that
 
 import io
 import json
+import os
 import signal
 import time
 import urllib.request
@@ -66,13 +67,15 @@ def test_points_beyond_a_restart_are_dropped_whatever_the_clock_says(
 
 
 def test_a_full_disk_gets_no_more_files_and_then_the_rows(tmp_path: Path) -> None:
-    sink = TensorBoardSink(tmp_path)
+    folder = tmp_path / os.fsdecode(b"not UTF-8: \xff")
+    sink = TensorBoardSink(folder)
     with little_room(0):
         for step in range(5):
             sink.write(step, {"loss/total": 1.0})
-    assert not [*tmp_path.iterdir()]
+    assert not [*folder.iterdir()]
     sink.write(5, {"loss/total": 2.0})
-    assert [event.step for event in shown(tmp_path).Scalars("loss/total")] == [5]
+    found = shown(folder.rename(tmp_path / "a")).Scalars("loss/total")
+    assert [event.step for event in found] == [5]
 
 
 def test_the_graph_is_what_acting_computes_and_is_written_once(tmp_path: Path) -> None:

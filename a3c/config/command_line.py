@@ -384,10 +384,6 @@ def parse_config(
     namespace = parser.parse_args(arguments)
     try:
         layers, namespace.preset = sources(namespace, base)
-        config = merge([layer for _, layer in layers])
-        limit = getattr(namespace, "config.max_env_steps", "")
-        if limit.startswith("+"):  # `--resume` has already added it up
-            raise UserError(f"--max-env-steps {limit} is for `--resume`: give the whole number")
-        return config, namespace
+        return merge([layer for _, layer in layers]), namespace
     except UserError as error:
         parser.error(str(error))

@@ -99,6 +99,8 @@ def keep(arguments: Sequence[str], prog: str, check: Callable[[EnvConfig], objec
 
 def make_plan(config: Config, chosen: argparse.Namespace) -> tuple[Config, Plan, list[str]]:
     """The configuration, the plan that the lists of hosts give, and our processes' names."""
+    if (limit := getattr(chosen, "config.max_env_steps", "")).startswith("+"):
+        raise UserError(f"--max-env-steps {limit} is for `--resume`: give the whole number to keep")
     if config.cluster.isolation == "on":
         raise UserError("--isolation on: a run on several hosts can't have it: leave it out")
     if chosen.process is None or chosen.cluster == "slurm":

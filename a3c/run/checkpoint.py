@@ -257,7 +257,7 @@ def save_variables(prefix: Path, values: Mapping[str, np.ndarray]) -> None:
         fed = {tf.compat.v1.placeholder(values[k].dtype, None): values[k] for k in names}
         whole, tensors = [""] * len(names), list(fed)
         write = tf.raw_ops.SaveV2(
-            prefix=str(prefix), tensor_names=names, shape_and_slices=whole, tensors=tensors
+            prefix=os.fsencode(prefix), tensor_names=names, shape_and_slices=whole, tensors=tensors
         )
         session.run(write, fed)
 
@@ -276,7 +276,7 @@ def load_variables(directory: Path) -> dict[str, np.ndarray]:
     import tensorflow as tf
 
     try:
-        reader = tf.train.load_checkpoint(str(directory / PREFIX))
+        reader = tf.compat.v1.train.NewCheckpointReader(os.fsencode(directory / PREFIX))
         return {name: reader.get_tensor(name) for name in reader.get_variable_to_shape_map()}
     except (tf.errors.OpError, ValueError, RuntimeError) as error:
         raise DamagedCheckpointError(reason_of(error)) from None

@@ -184,11 +184,6 @@ def create(
 
 def check_free(path: Path, *, resume: bool) -> None:
     """Refuse a directory that already holds a run or other files; to resume, require a run."""
-    try:
-        str(path.absolute()).encode()
-    except UnicodeEncodeError:
-        what = f"--run-dir {path} is not UTF-8, which TensorFlow needs"
-        raise UserError(f"{what}: give another") from None
     with refusing(path):
         if path.is_symlink() and not path.exists():
             raise UserError(f"--run-dir {path} is a link to nowhere: give another")

@@ -94,10 +94,10 @@ class TensorBoardSink:
                 stamp = max(time.time(), newest + 1.0)
                 name = f"events.out.tfevents.{stamp:.6f}.{os.uname().nodename}.{os.getpid()}"
                 self._path = self._directory / name
-                self._writer = tf.io.TFRecordWriter(str(self._path))
+                self._writer = tf.io.TFRecordWriter(os.fsencode(self._path))
                 self._put(file_version="brain.Event:2")
             self._put(**event)
-        except (OSError, tf.errors.OpError) as error:
+        except (OSError, tf.errors.OpError, UnicodeDecodeError) as error:  # of a path in an error
             if not self._failing:
                 reason = str(error).splitlines()[0]
                 log.error("can't write to %s (%s); training goes on", self._directory, reason)

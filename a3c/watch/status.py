@@ -54,14 +54,15 @@ class Reader:
         settings = self._cache.get(_read_settings, run.config)
         if settings is None:
             raise UserError(f"{run.path} holds no run: give the directory of one")
-        paths = [] if self._is_copy else sorted((run.path / "processes").glob("*.json"))
+        paths = sorted((run.path / "processes").glob("*.json"))
         records = {path: self._cache.get(process_records.read_record, path) for path in paths}
         damaged = [f"processes/{path.name}" for path, record in records.items() if record is None]
         end = self._cache.get(lambda path: rows.parse_row(path.read_bytes()), run.summary) or {}
         summary = end if end.get("state") in ENDED_STATES else {}
         if not summary and run.summary.exists():
             damaged.append(run.summary.name)
-        members = self._members(*settings, filter(None, records.values()), now)
+        known = () if self._is_copy else filter(None, records.values())
+        members = self._members(*settings, known, now)
         more: dict[str, Any] = {"damaged": tuple(damaged)}
         if usage:
             members = self._with_usage(members)
