@@ -125,9 +125,7 @@ def train(preset: str, workers: int, seed: int, flags: Sequence[str]) -> Run:
 
 def first_at(run_dir: Path, window: int, mark: float) -> int | None:
     """The env step at which the mean of training's last `window` games first reached the mark."""
-    path = run_dir / "metrics" / "episodes.jsonl"
-    rows = read_rows(path) if path.exists() else []  # there is none where no game ended
-    games = [row for row in rows if "return" in row]
+    games = [row for row in read_rows(run_dir / "metrics" / "episodes.jsonl") if "return" in row]
     judge = Judge(mark, window)
     return next((int(game["env_steps"]) for game in games if judge.add([game["return"]])), None)
 

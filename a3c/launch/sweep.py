@@ -365,13 +365,14 @@ class _Study:
         except ImportError:
             raise UserError("this sweep needs optuna: run `.venv/bin/pip install optuna`") from None
         optuna.logging.set_verbosity(optuna.logging.WARNING)
+        kinds = optuna.distributions
         self._choices: dict[str, Any] = {
-            name: optuna.distributions.CategoricalDistribution(values)
-            for name, values in sweep.lists.items()
+            name: kinds.CategoricalDistribution(values) for name, values in sweep.lists.items()
         }
         for name, limits in sweep.ranges.items():
-            kind = "Int" if OPTIONS[name].kind is int else "Float"
-            self._choices[name] = getattr(optuna.distributions, f"{kind}Distribution")(**limits)
+            is_whole = OPTIONS[name].kind is int
+            kind = kinds.IntDistribution if is_whole else kinds.FloatDistribution
+            self._choices[name] = kind(**limits)
         file = folder / "optuna.db"
         other = f"take {file} away, or give another --output"
         try:

@@ -1,10 +1,9 @@
 """Play environments with fixed weights, in any autoreset mode of Gymnasium; yield rollouts."""
 
-import contextlib
 import math
 import time
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, suppress
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -138,7 +137,7 @@ def numbers(
         if isinstance(values, np.ndarray) and values.shape == rows.shape:
             for value in values[rows & has_it]:
                 if isinstance(value, int | float | np.integer | np.floating | np.bool_):
-                    with contextlib.suppress(OverflowError):  # an int above 1e308
+                    with suppress(OverflowError):  # an int above 1e308
                         if math.isfinite(number := float(value)):
                             yield number
 
