@@ -173,6 +173,11 @@ def test_the_line_estimates_the_time_to_the_goal(tmp_path: Path, said: list[str]
     made.rows("worker-0", [made.chief_row(8850, 0.0, 20.0)])
     speaker.poll()
     assert said.pop().endswith("mean return 20.0 of 475.0  running, about 1 min left at most")
+    made.process("worker-1", state="starting")  # its env steps will come on top
+    made.rows("worker-0", [made.chief_row(8860, 0.0, 20.0)])
+    speaker.poll()
+    assert said.pop().endswith("mean return 20.0 of 475.0  running")
+    made.process("worker-1")
     timed = cartpole(tmp_path / "timed", **chosen, max_wall_time_s=30.0)
     timed.process("worker-0")
     timed_speaker = run_summary.ProgressLog(timed.run)

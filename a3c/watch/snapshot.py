@@ -264,6 +264,8 @@ def seconds_to_end(status: Status) -> float | None:
     """The seconds until `--max-env-steps` or `--max-wall-time`; None if they aren't known."""
     if status.state != "running" or not status.env_steps_per_s:
         return None
+    if any(p.state == "starting" for p in status.processes):  # then the rate is still too low
+        return None
     seconds = (status.max_env_steps - status.global_step) / status.env_steps_per_s
     if status.max_wall_time_s is not None:
         seconds = min(seconds, max(0.0, status.max_wall_time_s - (status.wall_s or 0.0)))
