@@ -55,7 +55,8 @@ def parse(argv: Sequence[str] | None) -> argparse.Namespace:
     add("--episodes", type=int, default=20, metavar="N", help="whole games (20)")
     greedy = "the most probable actions (as the run's --evaluation-greedy says)"
     add("--greedy", action=argparse.BooleanOptionalAction, help=greedy)
-    add("--which", choices=("newest", "best"), default="newest")
+    which = "checkpoint of a run: newest (the default) or best"
+    add("--which", choices=("newest", "best"), default="newest", help=which)
     add("--seed", type=int, help="default: the run's own seed")
     video, folder = "write a video of one game (into ./videos)", Path("videos")
     show("--record", type=parse_path, nargs="?", const=folder, metavar="DIR", help=video)

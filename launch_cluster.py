@@ -216,7 +216,7 @@ def _parse(arguments: list[str]) -> tuple[Config, argparse.Namespace, list[str]]
         before = plan.Plan.load(resumed)
         if chosen.tensorboard is None:
             chosen.tensorboard = bool(before.of_role("tensorboard"))
-        if chosen.evaluator is None and not (base.get("patience") or base.get("render")):
+        if chosen.evaluator is None:
             chosen.evaluator = bool(before.of_role("evaluator"))
     return config, chosen, _changes(command_line.merge([base]), config, resumed)
 

@@ -39,7 +39,7 @@ def parse(argv: Sequence[str] | None) -> argparse.Namespace:
         help=f"all (the default: {', '.join(PICTURES)}, and info where there are --info-metrics); "
         f"of a checkpoint: {', '.join(LOOKS)}",
     )
-    where = "default: RUN/plots, for several runs ./plots"
+    where = "default: RUN/plots; ./plots for several runs, or a checkpoint without a run"
     add("--output", type=parse_path, metavar="DIR", help=where)
     add("--smooth", type=int, metavar="N", help="means over so many games or rows")
     add("--x", choices=("steps", "wall"), help="only this axis")

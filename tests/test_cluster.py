@@ -264,7 +264,7 @@ STEP = {
     "SLURM_STEP_TASKS_PER_NODE": "3(x2),2(x2)",
     "SLURM_PROCID": "4",
     "SLURM_NODEID": "1",
-    "SLURM_JOB_ID": "157",
+    "SLURM_JOB_ID": "4294967197",  # of ten digits; 156 * 27531840 + 157
     # Of the job around it, which may be larger.
     "SLURM_JOB_NODELIST": "rack[1-9]n08",
     "SLURM_NTASKS": "90",

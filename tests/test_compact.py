@@ -1,5 +1,6 @@
 """Compact checkpoints: small, and as good as others for playing and for going on."""
 
+import time
 from contextlib import closing
 from pathlib import Path
 from typing import Any
@@ -14,6 +15,7 @@ from a3c.errors import FatalError, UserError
 from a3c.learn import chief
 from a3c.play import locate
 from a3c.play.playground import EvaluationSetup
+from a3c.process.process_records import write_json
 from a3c.run import checkpoint
 from a3c.run.checkpoint import DamagedCheckpointError
 from a3c.run.metrics import JsonlSink
@@ -111,9 +113,19 @@ def test_a_run_continues_with_a_fresh_optimizer(packed: Path, tmp_path: Path, ca
     assert (store.initialize.call_count, {*values}) == (1, {*WEIGHTS, *EXACT})
     assert "env step 10, a compact checkpoint: the optimizer's statistics start" in caplog.text
     made = RunDir(tmp_path)
-    for reason, is_lost in (("solved", False), ("interval", True)):
-        snapshots.rewrite(tmp_path / "checkpoints" / "10", reason=reason)
-        JsonlSink(made.metrics("worker-0")).write(15, {"wall_s": 1.0})  # while games were played
+    JsonlSink(made.metrics("worker-0")).write(15, {"wall_s": 1.0})  # while games were played
+    now = time.time()
+    for reason, started_at, is_lost in (
+        ("solved", now - 200.0, False),
+        ("solved", now + 50.0, False),  # it is resumed just now
+        ("solved", now - 50.0, True),  # that row is from after the resume
+        ("interval", now - 200.0, True),
+    ):
+        made.metrics("losses").unlink(missing_ok=True)
+        write_json(made.config, {"started_at": started_at})
+        snapshots.rewrite(
+            tmp_path / "checkpoints" / "10", reason=reason, written_at=round(now - 100.0, 3)
+        )
         prepare(blank_store(*EVERYTHING), tmp_path)
         assert made.metrics("losses").exists() == is_lost
     other = blank_store(*WEIGHTS, *EXACT, "conv2/weights")

@@ -13,6 +13,7 @@ from unittest import mock
 
 import pytest
 
+import launch_cluster
 from a3c.cluster.hostfile import Host
 from a3c.cluster.plan import Plan
 from a3c.hosts import far_end, near_end, probe
@@ -20,9 +21,14 @@ from a3c.keeper.spec import KeeperSpec, Process
 from a3c.launch import hosts
 from a3c.process import process_records
 from a3c.process.process_records import ProcessRecord
+from a3c.run import rundir
 from a3c.run.rundir import REPOSITORY, RunDir
-from tests import Patch, not_none, refused
-from tests.runs import call, children, wait_until
+from a3c.watch import status
+from tests import Patch, ended, not_none, refused
+from tests.fake_runs import configure, dead, process_record
+from tests.runs import call, children, is_gone, wait_until
+
+VERBS = ("restart", "remove")
 
 # The last argument is the command, as ssh has it; while there is a file `cut` nobody gets through.
 SSH = """#!/bin/sh
@@ -178,6 +184,50 @@ def test_a_remote_keeper_that_cannot_start_gives_the_reason(far: Far) -> None:
     (far.there.path / "logs").touch()  # where its log's directory should be
     assert far.follow().wait(timeout=60) == 70
     assert "beta can't start worker-1: keeper: cannot write" in far.said.read_text()
+
+
+def test_a_remote_keeper_without_a_record_does_not_stay(tmp_path: Path, monkeypatch: Patch) -> None:
+    """As on a full disk there: no command would find it, nor its worker."""
+    monkeypatch.setattr(process_records, "FIRST_RECORD_S", 2.0)
+    pid, record, log = tmp_path / "pid", tmp_path / "record.json", str(tmp_path / "log")
+    spec = KeeperSpec("worker-1", "worker", 1, "10.77.0.2:2222", (), {}, log, record=record)
+    keeper = ["sh", "-c", f"echo $$ > {pid}; exec sleep 600"]
+    launcher: Any = mock.Mock()
+    trouble = far_end.attach({"keeper": keeper, "unless_ended": False}, spec, launcher)
+    assert "wrote no record within 2 s, and is ended" in not_none(trouble)
+    assert is_gone(int(pid.read_text()))
+
+
+def test_a_worker_on_a_host_that_was_cut_off_is_removed_later(far: Far) -> None:
+    rundir.create(far.run.path, configure(workers=2), None, resume=False, label="mine")
+    follower = far.follow()
+    far.at_work()
+    far.cut_off(follower)
+    restart, remove = ((verb, "worker-1", "--run", str(far.run.path)) for verb in VERBS)
+    local = far.run.record("worker-1")
+    keeper = not_none(process_records.identify(follower.pid))  # stands for the keeper here
+    process_records.write_json(local, process_record("worker-1", "running", None, keeper))
+    line = ended(2, launch_cluster.main, *restart).line
+    assert "beta can't be reached: give `restart worker-1` again later" in line
+    follower.terminate()
+    follower.wait(timeout=60)
+    process_records.write_json(local, process_record("worker-1", "stopped", None, dead()))
+    line = ended(2, launch_cluster.main, *remove).line
+    assert "worker-1 may still be running there; give `remove worker-1` again later" in line
+    assert "worker-1 may still be running there" in " ".join(status.read(far.run).warnings)
+    far.cut.unlink()
+    assert ended(0, launch_cluster.main, *remove).out == "worker-1 has left\n"
+    assert far.record() is None
+    found = status.read(far.run)
+    assert {p.name: p.host for p in found.processes}["worker-1"] == "beta"
+    assert "still be running" not in " ".join(found.warnings)
+    assert "worker-1 is not running" in ended(2, launch_cluster.main, *remove).line
+
+
+def test_all_spellings_of_a_hosts_address_are_its_own() -> None:
+    assert "127.0.0.1" in hosts._spellings("localhost")
+    assert "fd00::3" in hosts._spellings("fd00:0::3")
+    assert hosts._spellings("no-such-host.invalid") == {"no-such-host.invalid"}
 
 
 def test_a_lock_of_an_editor_or_a_broken_link_is_no_code(tmp_path: Path) -> None:

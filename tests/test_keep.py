@@ -14,6 +14,7 @@ from pathlib import Path
 import pytest
 
 import launch_cluster
+from a3c.cluster import plan as planning
 from a3c.cluster import topology
 from a3c.errors import UserError
 from a3c.keeper import health
@@ -23,7 +24,8 @@ from a3c.launch.supervisor import Interruption, Outcome
 from a3c.process import process_records
 from a3c.run.rundir import RunDir
 from tests import Log, Patch, ended
-from tests.runs import DEADLINE_S, a_process, record, script, started, wait_until
+from tests.fake_runs import cartpole
+from tests.runs import DEADLINE_S, a_process, call_script, record, script, started, wait_until
 
 KEEP = script("launch_cluster.py", "keep")
 
@@ -110,6 +112,18 @@ def test_a_worker_ends_after_the_chief(tmp_path: Path, monkeypatch: Patch) -> No
     assert supervise(run, [a_process(run, "worker-1", *SLEEP)]) == Outcome(0)
     ending.join()
     assert [r.state for r in process_records.read_records(run.path)] == ["done", "stopped"]
+
+
+def test_stop_names_what_is_kept_on_other_hosts(tmp_path: Path) -> None:
+    made, said = cartpole(tmp_path, workers=2, trusted_network=True), []
+    hosts = ["10.0.0.1:2222"], ["10.0.0.2:2222", "10.0.0.3:2222"]
+    cluster = topology.make_cluster(*hosts, trusted_network=True)
+    planning.make(made.config, made.run, cluster).save(made.run)
+    stop = ("launch_cluster.py", "stop", str(made.run.path))
+    ending = once_running(made.run, "worker-0", lambda: said.append(call_script(*stop).stdout))
+    supervise(made.run, [a_process(made.run, "worker-0", *SLEEP)])
+    ending.join()
+    assert said == ["run is stopped here; give `stop` also where ps-0, worker-1 run\n"]
 
 
 def test_a_signal_ends_all_processes_of_a_keep_command(tmp_path: Path) -> None:

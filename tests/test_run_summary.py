@@ -103,10 +103,15 @@ def test_a_solved_run_that_is_resumed_and_stopped_is_known_to_be_solved(tmp_path
     made.checkpoint(900, 9.0, reason="solved", evaluation=scores)
     first = summarise(made.run, "done", newest_valid(made.run.checkpoints), scores, 475.0)
     older = {name: value for name, value in first.items() if name not in ("best", "video")}
-    assert "1     480.0     500.0         -" in closing(made.run, older, [])
+    assert "1     480.0    500.00         -" in closing(made.run, older, [])
     rundir.create(made.run.path, made.config, None, resume=True)
     again = summarise(made.run, "stopped", newest_valid(made.run.checkpoints), None, 475.0)
     assert (again["state"], again["solved"], again["evaluation"]) == ("done", True, scores)
+    rundir.create(made.run.path, made.config, None, resume=True)
+    made.rows("worker-0", [made.chief_row(950, age_s=-9.0, mean=20.0)])  # and ended at once
+    at_once = summarise(made.run, "stopped", newest_valid(made.run.checkpoints), None, 475.0)
+    assert (at_once["state"], at_once["lost_env_steps"]) == ("stopped", 50)
+    assert at_once["before"]["solved"]
     rundir.create(made.run.path, made.config, None, resume=True)
     made.checkpoint(1000, 1.0, reason="interrupted")
     later = summarise(made.run, "stopped", newest_valid(made.run.checkpoints), None, 475.0)

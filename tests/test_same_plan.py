@@ -1,5 +1,6 @@
 """One plan, whoever starts it: containers, pods and Slurm's tasks work out the same cluster."""
 
+import dataclasses
 import json
 import re
 import shlex
@@ -280,3 +281,6 @@ def test_a_resumed_run_uses_its_hosts(here: Path) -> None:
     assert "evaluate.py" in said
     assert "tensorboard" in said
     assert "evaluate.py" not in printed("--resume", "--dry-run", "--no-evaluator")
+    patient = dataclasses.replace(config, run=dataclasses.replace(config.run, patience=2))
+    rundir.create(path, patient, None, resume=True)
+    assert "evaluate.py" in printed("--resume", "--dry-run", "--patience", "none")

@@ -94,6 +94,7 @@ class Trained:
     def __init__(self) -> None:
         self.failing: tuple[str, ...] = ()
         self.mean: Callable[[sweep.Values], float] = lambda _: 5.0
+        self.plays = True  # the games at the end
         self.flags: list[list[str]] = []
         self.now: set[str] = set()
         self.most = 0
@@ -107,8 +108,9 @@ class Trained:
         time.sleep(0.05)
         state = "failed" if trial.path.name in self.failing else "done"
         made = FakeRun(trial.path, trainer.wanted(trial)[0])
-        summary = {"solved": False, "env_steps": 10, "wall_s": 1.0}
+        summary: sweep.Values = {"solved": False, "env_steps": 10, "wall_s": 1.0}
         summary["mean_return_100"] = self.mean(trial.values)
+        summary["evaluation"] = {"mean": self.mean(trial.values)} if self.plays else None
         made.run.summary.write_text(json.dumps({"state": state, **summary}))
         self.now.remove(trial.path.name)
         return 2 if state == "failed" else 0  # what was refused only after the start
@@ -150,9 +152,13 @@ def test_trials_run_at_once_and_fail_alone(tmp_path: Path, trained: Trained, cap
 def test_one_flag_trains_several_seeds(here: Path, trained: Trained, caplog: Log) -> None:
     flags = ("--env-id", "CartPole-v1", "--workers", "1")
     more = ("--seeds", "4-5", "--run-dir", "out", "--at-once", "2")
+    trained.plays = False  # they are interrupted in their last games
+    assert launch_cluster.main([*flags, *more]) == 0
+    trained.plays = True
+    assert launch_cluster.main([*flags, *more]) == 0
     assert launch_cluster.main([*flags, *more]) == 0
     assert sorted(row["seed"] for row in rows(here / "out")) == ["4", "5"]
-    assert trained.flags == [list(flags), list(flags)]
+    assert trained.flags == [list(flags)] * 4, "those that lack their last games go on once"
     assert trained.most == 2
     trained.failing = ("000",)
     assert launch_cluster.main([*flags, "--seeds", "4"]) == 70

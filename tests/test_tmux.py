@@ -18,6 +18,7 @@ from libtmux import Server
 from a3c.cluster.plan import Plan
 from a3c.launch import tmux
 from a3c.launch.tmux import Pane
+from a3c.run import rundir
 from a3c.run.rundir import RunDir
 from tests import Patch, refused
 from tests.runs import REPOSITORY, a_process, wait_until
@@ -134,6 +135,25 @@ def test_a_session_is_attached_to_where_it_is_and_the_client_switched_inside() -
     ):
         environ = {"TMUX": around} if around else {}
         assert tmux.attach_command("run", environ, socket) == [*command.split(), "-t", "=a3c-run"]
+
+
+def test_a_copy_leaves_the_session_of_another_copy_alone(
+    server: Server, tmp_path: Path, monkeypatch: Patch
+) -> None:
+    """Both have the label of an original that is gone; starting one would end the other."""
+    monkeypatch.setattr(libtmux, "Server", lambda **_: server)
+    monkeypatch.setattr("os.execvp", lambda *_: None)
+    running, other = RunDir(tmp_path / "c1", "run"), RunDir(tmp_path / "c2", "run")
+    for run in (running, other):
+        (run.path / "processes").mkdir(parents=True)
+    planned = Plan(str(running.path), (a_process(running, "ps-0", "sleep", "600"),))
+    script = tmp_path / "cockpit.py"
+    script.write_text("import time; time.sleep(600)")
+    tmux.start(planned, running, script)
+    tmux.check(planned, other)  # nothing runs there
+    with rundir.hold(running.path):
+        tmux.check(planned, running)
+        refused(f"that of {running.path}, which .*--mode child", tmux.check, planned, other)
 
 
 @pytest.mark.parametrize(

@@ -172,6 +172,6 @@ def _take(environ: Mapping[str, str], name: str) -> str:
 
 def _number(environ: Mapping[str, str], name: str) -> int:
     text = _take(environ, name)
-    if not (text.isascii() and text.isdigit() and len(text) < 10):
+    if not (text.isascii() and text.isdigit() and len(text) < 11):
         raise UserError(f"--cluster slurm: {name} {reprlib.repr(text)} is not a number: fix it")
     return int(text)

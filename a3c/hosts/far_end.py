@@ -12,6 +12,7 @@ import dataclasses
 import json
 import os
 import select
+import signal
 import subprocess
 import sys
 import time
@@ -137,6 +138,11 @@ def attach(request: dict[str, Any], spec: KeeperSpec, launcher: Channel) -> str 
                 launcher.send({"connected": "started"})
                 return None
             time.sleep(0.02)
+        if keeper.poll() is None:  # without a record no command would find it
+            keeper.send_signal(signal.SIGQUIT)
+            keeper.wait()
+            within = f"within {process_records.FIRST_RECORD_S:g} s"
+            return f"its keeper wrote no record {within}, and is ended: is the disk there full?"
         said.seek(0)
         lines = said.read().decode(errors="replace").strip().splitlines()
     if lines:
@@ -161,9 +167,10 @@ def main() -> int:
     request = launcher.receive(PING_TIMEOUT_S)
     if request is None:
         return EXIT_CRASH
-    if "end_run" in request:  # end every keeper of a run on this host
+    if "end_run" in request:  # end every keeper of a run on this host, or only that of `name`
         records = process_records.read_records(Path(request["end_run"]))
-        alive = [record for record in records if process_records.keeper_lives(record)]
+        wanted = [record for record in records if request["name"] in (None, record.name)]
+        alive = [record for record in wanted if process_records.keeper_lives(record)]
         left = end(alive, now=request["now"])
         launcher.send({"ended": [r.name for r in alive if r.name not in left], "left": left})
         return 0

@@ -225,29 +225,32 @@ def print_line(text: str) -> None:
     write_all(1, f"{time.strftime('%Y-%m-%d %H:%M:%S')} launcher: {text}\n".encode())
 
 
-def unconfirmed_hosts(run: RunDir) -> list[Host]:
+def unconfirmed_hosts(run: RunDir, name: str = "*") -> list[Host]:
     """The hosts with processes that may still run, because no end is recorded here."""
-    doubtful = {seen.host for _, seen in _without_end(run)}
+    doubtful = {seen.host for _, seen in _without_end(run, name)}
     if not doubtful or copied_from(run):
         return []
     return [host for host in Plan.load(run).hosts if host.name in doubtful]
 
 
-def _without_end(run: RunDir) -> Iterator[tuple[Path, LastSeen]]:
+def _without_end(run: RunDir, name: str = "*") -> Iterator[tuple[Path, LastSeen]]:
     """The files about processes on other hosts with no recorded end."""
-    for path in (run.path / "elsewhere").glob("*.json"):
+    for path in (run.path / "elsewhere").glob(f"{name}.json"):
         seen = read(path)
         if seen and not (seen.record and seen.record.state in ENDED_STATES):
             yield path, seen
 
 
-def end_remote(run: RunDir, *, now: bool) -> list[str]:
-    """End what remains on other hosts, on all at once; return the names. UserError on failure."""
+def end_remote(run: RunDir, *, now: bool, name: str | None = None) -> list[str]:
+    """End what remains on other hosts, on all at once, or only the process of that name.
+
+    Returns the names of those that were ended; raises UserError on failure.
+    """
     links = []
-    for host in unconfirmed_hosts(run):
+    for host in unconfirmed_hosts(run, name or "*"):
         argv = (host.python, "-m", "a3c.hosts.far_end")
         link = Connection(ssh_command(host, argv, directory=host.directory))
-        link.send({"end_run": directory_of(host, run.label), "now": now})
+        link.send({"end_run": directory_of(host, run.label), "now": now, "name": name})
         links.append((host, link))
     ended: list[str] = []
     troubles: list[str] = []
@@ -260,13 +263,24 @@ def end_remote(run: RunDir, *, now: bool) -> list[str]:
         else:
             ended += answer["ended"]
             troubles += [f"{name} on {host.name} did not end" for name in answer["left"]]
-            for path, seen in _without_end(run):
+            for path, seen in _without_end(run, name or "*"):
                 if seen.host == host.name and path.stem not in answer["left"]:
-                    path.unlink(missing_ok=True)
+                    _note_end(path, seen)
     if troubles:
-        what = f"{'; '.join(troubles)}: processes of {run.name} may still be running there"
-        raise UserError(f"{what}; give {stop_command(run.path)} again later")
+        what = f"{'; '.join(troubles)}: {name or f'processes of {run.name}'} may still be running"
+        again = f"`remove {name}`" if name else stop_command(run.path)
+        raise UserError(f"{what} there; give {again} again later")
     return ended
+
+
+def _note_end(path: Path, seen: LastSeen) -> None:
+    """Note that a process has been ended there; `status` goes on naming its host."""
+    if seen.record is not None:
+        ended = replace(seen.record, state="stopped", pid=None)
+        with contextlib.suppress(OSError):  # disk full
+            process_records.write_json(path, replace(seen, record=ended, cut_off_at=None))
+            return
+    path.unlink(missing_ok=True)
 
 
 def stop_command(path: Path) -> str:

@@ -1,10 +1,12 @@
 """Decide whether a run uses several hosts, place its processes there, and check the hosts."""
 
 import argparse
+import contextlib
 import logging
 import math
 import secrets
 import shutil
+import socket
 import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
@@ -164,12 +166,18 @@ def _targets(
                 yield _Target(host, port, other.token, f"{process.name} at {process.address}")
         if other is not answer and other.processes:
             port = split_address(other.processes[0].address)[1]
-            for address in other.facts.get("addresses", ()):
-                if address != other.host.address:
-                    yield _Target(address, port, other.token, other=other)
+            for address in set(other.facts.get("addresses", ())) - _spellings(other.host.address):
+                yield _Target(address, port, other.token, other=other)
     for process in at_work if answer.processes else ():
         name = f"{process.name} at {process.address}"
         yield _Target(*split_address(process.address), "", name)
+
+
+def _spellings(address: str) -> set[str]:
+    """An address or a name, with the addresses of that name in their usual form."""
+    with contextlib.suppress(OSError):
+        return {address, *(str(found[4][0]) for found in socket.getaddrinfo(address, None))}
+    return {address}
 
 
 def check(plan: Plan, config: Config, at_work: Sequence[Process] = ()) -> None:

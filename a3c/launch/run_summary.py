@@ -25,7 +25,7 @@ from a3c.launch.supervisor import Interruption, Keepers, Outcome, Supervisor
 from a3c.play import locate
 from a3c.process import process_records
 from a3c.process.console import command, count, discard, format_mean, relative_path
-from a3c.run import checkpoint
+from a3c.run import checkpoint, rundir
 from a3c.run.rows import RowFollower, latest, losses, newest_step, parse_row
 from a3c.run.rundir import REPOSITORY, RunDir
 from a3c.watch.snapshot import Curve, one_line
@@ -219,11 +219,13 @@ def summarise(
     earlier = process_records.read_json(dict, run.summary_before) or {}
     is_whole = earlier.get("state") == "done" and type(earlier.get("env_steps")) is int
     before = {"goal": None, **earlier} if is_whole else {}  # else the run had not ended by itself
-    if before and state != "done" and manifest and step == before["env_steps"]:
+    rows = latest(run.path / "metrics")
+    played, since_then = newest_step(rows), newest_step(rows, rundir.started_at(run)) or 0
+    is_as_before = before and state != "done" and step == before["env_steps"]
+    if manifest and is_as_before and since_then <= step:  # nothing was learned since
         with contextlib.suppress(OSError):
-            process_records.write_json(run.summary, before)  # nothing was learned since
+            process_records.write_json(run.summary, before)
         return before
-    played = newest_step(latest(run.path / "metrics"))
     kept = locate.find_best(run)
     videos = sorted(run.videos.glob(f"*-step-{step}-*"), key=lambda path: path.stat().st_mtime)
     summary = {
@@ -277,7 +279,7 @@ def closing(run: RunDir, summary: dict[str, Any], pictures: list[str]) -> str:
     if evaluation := summary["evaluation"]:
         names = ("episodes", "mean", "median", "stderr", "min", "max")
         values = [evaluation[name] for name in names]  # one game has no standard error
-        cells = ["-" if value is None else format_mean(value, None) for value in values]
+        cells = ["-" if value is None else f"{value:,.2f}" for value in values]
         cells[:2] = [f"{evaluation['episodes']:g}", format_mean(evaluation["mean"], goal)]
         rows.append(("evaluation", "".join(f"{name:>10}" for name in names)))
         rows.append(("", "".join(f"{cell:>10}" for cell in cells)))
@@ -285,7 +287,7 @@ def closing(run: RunDir, summary: dict[str, Any], pictures: list[str]) -> str:
     if summary.get("reason") and not summary["solved"]:
         rows.append(("ended by", "--" + summary["reason"].replace("_", "-")))
     if kept := summary.get("best"):  # an older run's summary has none
-        by = f"the evaluator's mean, {kept['mean']:.1f}"
+        by = f"the evaluator's mean, {format_mean(kept['mean'], goal)}"
         rows.append(("best", f"{relative_path(Path(kept['path']))} by {by}"))
     if (before := summary.get("before")) and before["solved"]:
         rows.append(("before", f"solved at {before['env_steps']:,} env steps"))

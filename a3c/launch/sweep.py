@@ -175,13 +175,18 @@ class Trainer:
                 process.send_signal(number if number == signal.SIGINT else signal.SIGTERM)
 
     def train(self, trial: Trial) -> None:
-        """Train a trial unless it has ended; its summary is set if it has then."""
+        """Train a trial unless it has ended; its summary is set if it has then.
+
+        One that was interrupted in its last games plays these when it is resumed.
+        """
         run, said = RunDir(trial.path), trial.path.with_suffix(".log")
-        is_new = not run.config.exists()
+        is_new, games = not run.config.exists(), 0
         if not is_new:
             self._check_same(trial)
+            games = rundir.read_config(run).run.evaluation_episodes
         summary = read_json(dict, run.summary) or {}
-        if summary.get("state") != "done" and not self.signal:
+        has_ended = summary.get("state") == "done" and (summary.get("evaluation") or not games)
+        if not has_ended and not self.signal:
             chosen = (f"{name} {command_line.plain(v)}" for name, v in trial.values.items())
             log.info("%s: %s", trial.path.name, ", ".join(chosen))
             written = run.summary.stat().st_mtime_ns if run.summary.exists() else 0

@@ -21,7 +21,7 @@ from a3c.errors import EXIT_OK, UserError
 from a3c.keeper.spec import Process
 from a3c.process.environment import code_environment, is_unwanted
 from a3c.process.process_records import write_atomically
-from a3c.run.rundir import RunDir, refusing
+from a3c.run.rundir import RunDir, is_held, refusing
 
 PANES_A_WINDOW = 8
 MIN_VERSION = "3.2"  # the first with -e
@@ -47,6 +47,8 @@ def start(plan: Plan, run: RunDir, script: Path) -> int:
     close_session(server_of(run), run.label)  # a session from before a resume
     server = libtmux.Server()
     open_session(server, run.label, panes)
+    session = f"={session_name(run.label)}:"
+    _output(server, "set-option", "-t", session, "@a3c_run", str(run.path))
     with refusing(run.path):
         write_atomically(run.tmux_socket, socket_of(server))
     command = attach_command(run.label, os.environ)
@@ -93,6 +95,9 @@ def check(plan: Plan, run: RunDir) -> None:
     """Raise UserError if tmux isn't there, can't start a server, or can't take the commands."""
     require()
     _output(libtmux.Server(), "start-server")
+    if other := other_owner(server_of(run), run):
+        what = f"the tmux session of {run.path} is that of {other}, which has the same label"
+        raise UserError(f"{what}: give --mode child, or end that run first")
     for process in plan.processes:
         size = sum(len(os.fsencode(word)) + 1 for word in pane_of(process, run).argv)
         if size > LONGEST_COMMAND:
@@ -109,6 +114,17 @@ def find_session(server: libtmux.Server, label: str) -> str | None:
     target = f"={session_name(label)}"  # matches the whole name only
     found = server.cmd("list-windows", "-t", target, "-F", "#{session_id}").stdout
     return found[0] if found else None
+
+
+def other_owner(server: libtmux.Server, run: RunDir) -> Path | None:
+    """The other directory whose launcher has the session of this run's label.
+
+    Copies of a run share its label as long as the original is gone.
+    """
+    session = f"={session_name(run.label)}:"
+    found = server.cmd("display-message", "-p", "-t", session, "#{@a3c_run}").stdout
+    owner = Path(found[0]) if found and found[0] else run.path
+    return owner if owner != run.path and is_held(owner) else None
 
 
 def server_of(run: RunDir) -> libtmux.Server:

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from a3c.cluster.plan import FAR_GRACE_S, Plan
-from a3c.cluster.topology import CHIEF
+from a3c.cluster.topology import CHIEF, is_loopback, split_address
 from a3c.config.command_line import Parser, parse_path
 from a3c.config.command_line import make_parser as make_config_parser
 from a3c.errors import EXIT_OK, UserError
@@ -129,14 +129,30 @@ def stop(arguments: argparse.Namespace) -> None:
         from a3c.launch import tmux
 
         server = tmux.server_of(found)
-        if tmux.find_session(server, found.label):
+        if tmux.find_session(server, found.label) and not tmux.other_owner(server, found):
             deadline = time.monotonic() + 10.0  # for the cockpit to write the summary
             while not found.summary.exists() and time.monotonic() < deadline:
                 time.sleep(0.05)
             tmux.close_session(server, found.label)
     near_end.end_remote(found, now=arguments.now)
     _refuse_remote("stop", process_records.read_records(found.path))
-    print(f"{found.name} is stopped")
+    elsewhere = ", ".join(_kept_elsewhere(found))
+    where = f" here; give `stop` also where {elsewhere} run" if elsewhere else ""
+    print(f"{found.name} is stopped{where}")
+
+
+def _kept_elsewhere(run: RunDir) -> list[str]:
+    """The processes that `keep` supervises on other hosts, whose records are not here."""
+    with contextlib.suppress(UserError):
+        plan = Plan.load(run)
+        planned = [] if plan.hosts else [*plan.of_role("ps"), *plan.of_role("worker")]
+        return [
+            process.name
+            for process in planned
+            if not is_loopback(split_address(process.address)[0])
+            and not run.record(process.name).exists()
+        ]
+    return []
 
 
 def _end_launcher(run: RunDir) -> None:
@@ -173,6 +189,9 @@ def restart(arguments: argparse.Namespace) -> None:
     if name not in by_name:
         names = ", ".join(by_name) or "none yet"
         raise UserError(f"{found.name} has no process {name!r}: it has {names}")
+    seen = near_end.read(near_end.path_of(found, name))
+    if seen and seen.cut_off_at is not None and process_records.keeper_lives(by_name[name]):
+        raise UserError(f"{seen.host} can't be reached: give `restart {name}` again later")
     if not process_records.signal_keeper(by_name[name], signal.SIGUSR1):
         record = by_name[name]
         _refuse_remote("restart", [record])
@@ -258,12 +277,14 @@ def remove(arguments: argparse.Namespace) -> None:
         raise UserError(f"{run.name} has no worker {name!r}: see `status`")
     if record.task == 0:
         raise UserError(f"{name} writes the checkpoints and can't be removed: use `stop`")
-    if not process_records.keeper_lives(record):
+    if process_records.keeper_lives(record):
+        if far_end.end([record], now=False, grace_s=SCALING_TIMEOUT_S):
+            late = f"{name} has not left within {SCALING_TIMEOUT_S:g} s"
+            raise UserError(f"{late}: see `logs {name}`")
+        near_end.end_remote(run, now=False, name=name)  # its host may have been out of reach
+    elif not near_end.end_remote(run, now=False, name=name):
         _refuse_remote("remove", [record])
         raise UserError(f"{name} is not running: see `status`")
-    if far_end.end([record], now=False, grace_s=SCALING_TIMEOUT_S):
-        late = f"{name} has not left within {SCALING_TIMEOUT_S:g} s"
-        raise UserError(f"{late}: see `logs {name}`")
     print(f"{name} has left")
 
 

@@ -20,7 +20,7 @@ from a3c.learn.agent import Agent
 from a3c.learn.games import EvaluationProcess
 from a3c.process import process_records
 from a3c.process.console import count, format_mean
-from a3c.run import checkpoint, rows
+from a3c.run import checkpoint, rows, rundir
 from a3c.run.metrics import WINDOW, ClusterTracker, JsonlSink
 from a3c.run.rundir import RunDir
 from a3c.server.exchange import END_REASONS, Reply
@@ -42,8 +42,13 @@ def prepare(store: Store, config: Config, run: RunDir, agent: Agent) -> checkpoi
     if store.is_ready():
         log.info("attached to a ps that is already initialised")
         return manifest
-    before = rows.newest_step(rows.latest(run.path / "metrics"))
-    step = manifest.step if manifest else 0
+    step, since = manifest.step if manifest else 0, 0.0
+    if manifest and manifest.reason == "solved":
+        # Training went on while games confirmed these weights; that is no loss. What was trained
+        # after a resume is one.
+        started_at = rundir.started_at(run)
+        since = started_at if started_at > manifest.written_at else math.inf
+    before = rows.newest_step(rows.latest(run.path / "metrics"), since)
     if path is None or manifest is None:
         log.info("initialising the ps")
         values = agent.parameters()
@@ -66,9 +71,7 @@ def prepare(store: Store, config: Config, run: RunDir, agent: Agent) -> checkpoi
             raise FatalError(f"{path} holds other variables than this network needs")
         store.initialize(values)
         log.info("restored the ps from %s, env step %d%s", path, step, note)
-    # Training went on while games confirmed the weights that solved the run.
-    is_lost = manifest is None or manifest.reason != "solved"
-    if before is not None and before > step and is_lost:
+    if before is not None and before > step:
         log.warning("%s", rows.loss(before, step))
         JsonlSink(run.metrics("losses")).write(step, {"from": before})
     return manifest

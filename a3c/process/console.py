@@ -143,7 +143,7 @@ def table(rows: Sequence[Sequence[str]], num_left: int | None = None) -> list[st
 
 def format_mean(mean: float, mark: float | None) -> str:
     """Format a mean with enough decimals to show whether it reaches the mark printed beside it."""
-    for decimals in range(1, 7):
+    for decimals in range(2 if abs(mean) < 1 else 1, 7):
         shown = round(mean, decimals)
         if mark is None or (round(mark, decimals) == mark and (shown >= mark) == (mean >= mark)):
             break

@@ -148,11 +148,15 @@ def restart_point(path: Path, ps_start: PsStart, env_steps: int) -> int:
     return env_steps if is_same else ps_start.origin
 
 
-def newest_step(latest: Mapping[str, Row]) -> int | None:
-    """The last env step since the newest start of the ps, by the latest row of each worker."""
+def newest_step(latest: Mapping[str, Row], since: float = 0.0) -> int | None:
+    """The last env step since the newest start of the ps, by the latest row of each worker.
+
+    None if there is no row, or none from `since` on, in seconds since 1970.
+    """
     # That start is the chief's. So the count only grows after a start, whatever the clocks say.
     ps_start = latest.get("worker-0", {}).get("ps_life")
     rows = [row for row in latest.values() if row.get("ps_life") == ps_start]
+    rows = [row for row in rows if row.get("time", 0.0) >= since]
     steps = [row[key] for row in rows for key in ("env_steps", "now") if key in row]
     return max(map(int, steps), default=None)
 

@@ -143,6 +143,12 @@ def recorded(run: RunDir, key: str) -> str | None:
     return found if isinstance(found, str) else None
 
 
+def started_at(run: RunDir) -> float:
+    """When the run was last started or resumed, in seconds since 1970; 0 if that isn't known."""
+    found = (read_json(dict, run.config) or {}).get("started_at")
+    return float(found) if isinstance(found, int | float) else 0.0
+
+
 def reserve(path: Path) -> bool:
     """Make the directory of a new run; False if another launcher has made it before."""
     with refusing(path):

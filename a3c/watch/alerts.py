@@ -24,7 +24,7 @@ def of(status: Status) -> list[str]:
     return [
         *([status.disk_trouble] if live and status.disk_trouble else ()),
         *(x if len(x) <= _LINE_CHARS else x[: _LINE_CHARS - 1] + "…" for x in lines),
-        *(_cut_off(status) if live else ()),
+        *_cut_off(status),
         *_restarts(status),
         *(_late(status) if live else ()),
         *_data(status),
@@ -73,7 +73,7 @@ def _last_exit(p: ProcessStatus) -> str:
 
 def _cut_off(status: Status) -> Iterator[str]:
     """Hosts that can't be reached; their processes may still work."""
-    cut = [p for p in status.processes if p.cut_off_s is not None and p.is_live]
+    cut = [p for p in status.processes if p.cut_off_s is not None]
     for host in dict.fromkeys(p.host for p in cut):
         names = _listed([p.name for p in cut if p.host == host])
         for_s = max(p.cut_off_s or 0.0 for p in cut if p.host == host)
@@ -140,5 +140,8 @@ def _data(status: Status) -> Iterator[str]:
         yield f"{count(status.dropped_reports, 'game')} not counted: the queue on the ps was full"
     if status.exposed:
         who = _listed([place.split(" ")[0] for place in status.exposed])
-        what = f"{who} listen on all interfaces, as TensorFlow's servers do"
-        yield f"{what}: anyone who can reach their ports can run code here"
+        listens, ports = "listen", "their ports"
+        if len(status.exposed) == 1:
+            listens, ports = "listens", "its port"
+        what = f"{who} {listens} on all interfaces, as TensorFlow's servers do"
+        yield f"{what}: anyone who can reach {ports} can run code here"

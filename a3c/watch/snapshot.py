@@ -195,7 +195,8 @@ def lines(status: Status) -> list[str]:
     if status.stop_at_return is not None:
         mean += f", goal {score(status.stop_at_return, status.stop_at_return)}"
     if status.episodes is not None:
-        mean += f" ({count(status.episodes, 'game')} so far)"
+        until = "by then" if status.solved else "so far"
+        mean += f" ({count(status.episodes, 'game')} {until})"
     facts = {"env steps": steps, "mean return": mean}
     if status.updates_per_s is not None:
         facts["updates"] = f"{rate(status.updates_per_s)}/s, staleness {rate(status.staleness)}"

@@ -194,6 +194,7 @@ class Reader:
         step = rows.newest_step(latest) or (newest[1].step if newest else 0)
         if end:  # the checkpoint of a solved run is from before its last games
             step = max(step, end["env_steps"]) if end.get("solved") else end["env_steps"]
+        score = None if end.get("solved") else cluster.get("cluster/mean_return_100")
         steps_per_s = fresh.get("cluster/env_steps_per_s")
         if not is_live:
             mean = newest[1].step / newest[1].wall_s if newest and newest[1].wall_s else None
@@ -211,7 +212,7 @@ class Reader:
             envs_per_worker=config.share.envs,
             global_step=step,
             max_env_steps=config.run.max_env_steps,
-            mean_return_100=end.get("mean_return_100", cluster.get("cluster/mean_return_100")),
+            mean_return_100=end.get("mean_return_100", score),
             stop_at_return=config.run.stop_at_return,
             env_steps_per_s=steps_per_s,
             frames_per_s=steps_per_s * skip if skip and steps_per_s is not None else None,
@@ -315,6 +316,11 @@ def _member(
         known = seen.record or record
         state = seen.record.state if seen.record else "starting"
         lives = seen.record is not None and state in LIVE_STATES and known.pid is not None
+    # It may still work: the connection is lost, or what was here has ended without its answer.
+    is_over = seen is not None and seen.record is not None and seen.record.state in ENDED_STATES
+    cut_off_at = seen.cut_off_at if seen and is_kept else None
+    if seen and state in ("stopped", "dead") and not is_over:
+        cut_off_at = seen.cut_off_at or now
     beat_at = 0.0  # as it stays until the first beat
     with contextlib.suppress(OSError):
         beat_at = run.heartbeat(record.name).stat().st_mtime
@@ -333,5 +339,5 @@ def _member(
         heartbeat_age_s=max(0.0, now - beat_at) if lives and beat_at else None,
         last_exit=known.last_exit,
         last_line=known.last_line,
-        cut_off_s=max(0.0, now - seen.cut_off_at) if seen and is_kept and seen.cut_off_at else None,
+        cut_off_s=None if cut_off_at is None else max(0.0, now - cut_off_at),
     )
