@@ -19,7 +19,8 @@ from a3c.process import process_records
 from a3c.process.process_records import ProcessRecord
 from a3c.run.rundir import RunDir
 from tests import Log, Patch
-from tests.runs import a_process, everything_ended, wait_until
+from tests.full_disks import little_room
+from tests.runs import a_process, children, everything_ended, wait_until
 
 QUICK = Limits(max_crashes=3, first_delay_s=0.05, longest_delay_s=0.1)
 NAME = "tensorboard-0"
@@ -115,6 +116,16 @@ def test_nine_keepers_are_started_and_stopped_without_a_trace(run: RunDir) -> No
         (record,) = process_records.read_records(run.path)
         assert process_records.live_state(record) == ("stopped" if cycles % 3 else "dead")
     assert {path.name for path in run.record(NAME).parent.iterdir()} == {f"{NAME}.json"}
+
+
+def test_a_keeper_that_ends_on_a_full_disk_as_it_was_asked_has_not_failed(run: RunDir) -> None:
+    with little_room(0):
+        keepers = module.ChildKeepers(run, plan(run).processes)
+    keeper = keepers._children[NAME].pid
+    wait_until(lambda: len(children(keeper)) == 2, "its process, beside its guardian", 20.0)
+    keepers.end(NAME, now=False)
+    wait_until(lambda: keepers.look(NAME)[0] is not None, "its end", 20.0)
+    assert keepers.look(NAME) == (0, False)
 
 
 def supervise(

@@ -127,8 +127,10 @@ class ChildKeepers:
         if code < 0:
             return 128 - code, True
         record = process_records.read_record(self._run.record(name))
-        is_its = record and record.keeper.pid == self._children[name].pid
-        return EXIT_OK if record and is_its and record.state == "stopped" else code, False
+        state = record.state if record and record.keeper.pid == self._children[name].pid else None
+        # On a full disk it can't record that it was asked to end.
+        was_asked = state == "stopped" or (code == 128 + signal.SIGTERM and state != "failed")
+        return EXIT_OK if was_asked else code, False
 
     def end(self, name: str, *, now: bool) -> bool:
         """Ask a keeper to end; False if it can't be asked yet."""
