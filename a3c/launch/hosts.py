@@ -166,8 +166,10 @@ def _targets(
                 yield _Target(host, port, other.token, f"{process.name} at {process.address}")
         if other is not answer and other.processes:
             port = split_address(other.processes[0].address)[1]
-            for address in set(other.facts.get("addresses", ())) - _spellings(other.host.address):
-                yield _Target(address, port, other.token, other=other)
+            own = _spellings(other.host.address)
+            for address in other.facts.get("addresses", ()):
+                if address not in own:
+                    yield _Target(address, port, other.token, other=other)
     for process in at_work if answer.processes else ():
         name = f"{process.name} at {process.address}"
         yield _Target(*split_address(process.address), "", name)
