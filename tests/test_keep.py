@@ -23,6 +23,7 @@ from a3c.launch import keep
 from a3c.launch.supervisor import Interruption, Outcome
 from a3c.process import process_records
 from a3c.run.rundir import RunDir
+from a3c.watch import status
 from tests import Log, Patch, ended
 from tests.fake_runs import cartpole
 from tests.runs import DEADLINE_S, a_process, call_script, record, script, started, wait_until
@@ -114,7 +115,7 @@ def test_a_worker_ends_after_the_chief(tmp_path: Path, monkeypatch: Patch) -> No
     assert [r.state for r in process_records.read_records(run.path)] == ["done", "stopped"]
 
 
-def test_stop_names_what_is_kept_on_other_hosts(tmp_path: Path) -> None:
+def test_status_and_stop_know_what_is_kept_on_other_hosts(tmp_path: Path) -> None:
     made, said = cartpole(tmp_path, workers=2, trusted_network=True), []
     hosts = ["10.0.0.1:2222"], ["10.0.0.2:2222", "10.0.0.3:2222"]
     cluster = topology.make_cluster(*hosts, trusted_network=True)
@@ -124,6 +125,8 @@ def test_stop_names_what_is_kept_on_other_hosts(tmp_path: Path) -> None:
     supervise(made.run, [a_process(made.run, "worker-0", *SLEEP)])
     ending.join()
     assert said == ["run is stopped here; give `stop` also where ps-0, worker-1 run\n"]
+    states = {process.name: process.state for process in status.read(made.run).processes}
+    assert states == {"ps-0": "elsewhere", "worker-0": "stopped", "worker-1": "elsewhere"}
 
 
 def test_a_signal_ends_all_processes_of_a_keep_command(tmp_path: Path) -> None:

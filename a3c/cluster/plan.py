@@ -55,6 +55,16 @@ class Plan:
     def of_role(self, role: str) -> list[Process]:
         return [process for process in self.processes if process.role == role]
 
+    def kept(self) -> list[Process]:
+        """The ps and workers of a run by `keep`, each perhaps on a host of its own."""
+        return [
+            process
+            for process in self.processes
+            if process.role in topology.JOBS
+            and not self.hosts
+            and not topology.is_loopback(topology.split_address(process.address)[0])
+        ]
+
     def host_of(self, process: Process) -> Host:
         return next(host for host in self.hosts if host.name == process.host)
 

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from a3c.cluster.plan import FAR_GRACE_S, Plan
-from a3c.cluster.topology import CHIEF, is_loopback, split_address
+from a3c.cluster.topology import CHIEF
 from a3c.config.command_line import Parser, parse_path
 from a3c.config.command_line import make_parser as make_config_parser
 from a3c.errors import EXIT_OK, UserError
@@ -136,23 +136,9 @@ def stop(arguments: argparse.Namespace) -> None:
             tmux.close_session(server, found.label)
     near_end.end_remote(found, now=arguments.now)
     _refuse_remote("stop", process_records.read_records(found.path))
-    elsewhere = ", ".join(_kept_elsewhere(found))
-    where = f" here; give `stop` also where {elsewhere} run" if elsewhere else ""
+    away = [p.name for p in reading.read(found).processes if p.state == "elsewhere"]
+    where = f" here; give `stop` also where {', '.join(away)} run" if away else ""
     print(f"{found.name} is stopped{where}")
-
-
-def _kept_elsewhere(run: RunDir) -> list[str]:
-    """The processes that `keep` supervises on other hosts, whose records are not here."""
-    with contextlib.suppress(UserError):
-        plan = Plan.load(run)
-        planned = [] if plan.hosts else [*plan.of_role("ps"), *plan.of_role("worker")]
-        return [
-            process.name
-            for process in planned
-            if not is_loopback(split_address(process.address)[0])
-            and not run.record(process.name).exists()
-        ]
-    return []
 
 
 def _end_launcher(run: RunDir) -> None:

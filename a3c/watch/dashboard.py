@@ -133,7 +133,7 @@ DIM = "bright_black"
 _ACCENT = "cyan"
 _STATE_STYLES = {"starting": "yellow", "running": "green", "restarting": "bold magenta"}
 _STATE_STYLES |= {"done": "cyan", "failed": "bold red", "dead": "bold red"}
-_STATE_STYLES |= {"waiting": "bright_black", "stopped": "bright_black"}
+_STATE_STYLES |= dict.fromkeys(("waiting", "elsewhere", "stopped"), "bright_black")
 _LABEL_WIDTH = 11
 _BLOCKS = " ▁▂▃▄▅▆▇█"
 _MAX_WARNINGS = 4
@@ -355,7 +355,7 @@ def _process_line(p: ProcessStatus, columns: Mapping[str, int], name_width: int)
     """A process's cells, in columns of these widths by their titles."""
     state_style = _STATE_STYLES.get(p.state, "")
     usual = "" if p.is_live else DIM
-    dot = "○ " if p.state in ("waiting", "stopped", "done") else "● "
+    dot = "○ " if p.state in ("waiting", "elsewhere", "stopped", "done") else "● "
     name = printable(p.name).ljust(name_width - 2)
     line = Text.assemble((dot, state_style), (name, usual))
     styles = {"state": state_style, "heartbeat": "red" if (p.heartbeat_age_s or 0) > 30 else usual}

@@ -21,7 +21,8 @@ class ProcessStatus:
     """One process of a run.
 
     `state` is that in the keeper's record (starting, running, restarting, done, failed, stopped),
-    "dead", or "waiting" before the keeper starts. `pid` is None unless that process is running.
+    "dead", "waiting" before the keeper starts, or "elsewhere" if `keep` supervises it on another
+    host and its record isn't here. `pid` is None unless that process is running.
     """
 
     name: str

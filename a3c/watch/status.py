@@ -16,6 +16,7 @@ from datetime import datetime
 from pathlib import Path
 from typing import Any
 
+from a3c.cluster.plan import Plan
 from a3c.cluster.topology import CHIEF
 from a3c.config import Config, EnvConfig, RunConfig
 from a3c.errors import UserError
@@ -97,10 +98,12 @@ class Reader:
             )
             if member.is_live or not is_past:
                 found[record.name] = member
+        kept = self._cache.get(_read_kept, self._run.path / "plan.json") or ()
         for role, count in (("ps", cluster.ps), ("worker", cluster.workers)):
             for task in range(count):
                 name = f"{role}-{task}"
-                found.setdefault(name, ProcessStatus(name, role, task, "waiting"))
+                state = "elsewhere" if name in kept else "waiting"
+                found.setdefault(name, ProcessStatus(name, role, task, state))
         games, limit_s = self._read_games(), fresh_s(config.run.log_interval_s)
         for name, p in found.items():
             if p.role == "worker":
@@ -243,6 +246,13 @@ def _read_settings(path: Path) -> tuple[Config, float]:
     return config, (rows.parse_row(path.read_bytes()) or {}).get("started_at", 0.0)
 
 
+def _read_kept(path: Path) -> set[str]:
+    """The names of the processes that `keep` may supervise on other hosts."""
+    with contextlib.suppress(UserError):
+        return {process.name for process in Plan.load(RunDir(path.parent)).kept()}
+    return set()
+
+
 def _disk_trouble(path: Path) -> str | None:
     """A warning if the disk is read-only, full or nearly full; None otherwise."""
     with contextlib.suppress(OSError):
@@ -279,7 +289,7 @@ def run_state(
         return "failed"
     if workers == {"done"}:
         return "done"
-    return "starting" if is_new and states == {"waiting"} else "stopped"
+    return "starting" if is_new and states <= {"waiting", "elsewhere"} else "stopped"
 
 
 def _is_solved(
