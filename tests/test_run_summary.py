@@ -103,7 +103,7 @@ def test_a_solved_run_that_is_resumed_and_stopped_is_known_to_be_solved(tmp_path
     made.checkpoint(900, 9.0, reason="solved", evaluation=scores)
     first = summarise(made.run, "done", newest_valid(made.run.checkpoints), scores, 475.0)
     older = {name: value for name, value in first.items() if name not in ("best", "video")}
-    assert "1     480.0    500.00         -" in closing(made.run, older, [])
+    assert "1     480.0     500.0         -" in closing(made.run, older, [])
     rundir.create(made.run.path, made.config, None, resume=True)
     again = summarise(made.run, "stopped", newest_valid(made.run.checkpoints), None, 475.0)
     assert (again["state"], again["solved"], again["evaluation"]) == ("done", True, scores)
@@ -213,6 +213,7 @@ def test_a_mean_is_never_rounded_past_its_mark() -> None:
     for mean, mark, shown in (
         *((0.94, 0.95, "0.94"), (0.9496, 0.95, "0.9496"), (474.96, 475.0, "474.96")),
         *((12.34, None, "12.3"), (500.0, 475.0, "500.0"), (0.95, 0.95, "0.95")),
+        *((0.012, None, "0.01"), (-0.5, None, "-0.50")),  # of games with such small scores
     ):
         assert format_mean(mean, mark) == shown
         assert mark is None or (float(shown) >= mark) == (mean >= mark)

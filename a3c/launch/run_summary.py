@@ -279,7 +279,7 @@ def closing(run: RunDir, summary: dict[str, Any], pictures: list[str]) -> str:
     if evaluation := summary["evaluation"]:
         names = ("episodes", "mean", "median", "stderr", "min", "max")
         values = [evaluation[name] for name in names]  # one game has no standard error
-        cells = ["-" if value is None else f"{value:,.2f}" for value in values]
+        cells = ["-" if value is None else format_mean(value, None) for value in values]
         cells[:2] = [f"{evaluation['episodes']:g}", format_mean(evaluation["mean"], goal)]
         rows.append(("evaluation", "".join(f"{name:>10}" for name in names)))
         rows.append(("", "".join(f"{cell:>10}" for cell in cells)))
