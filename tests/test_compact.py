@@ -115,14 +115,15 @@ def test_a_run_continues_with_a_fresh_optimizer(packed: Path, tmp_path: Path, ca
     made = RunDir(tmp_path)
     JsonlSink(made.metrics("worker-0")).write(15, {"wall_s": 1.0})  # while games were played
     now = time.time()
-    for reason, started_at, is_lost in (
-        ("solved", now - 200.0, False),
-        ("solved", now + 50.0, False),  # it is resumed just now
-        ("solved", now - 50.0, True),  # that row is from after the resume
-        ("interval", now - 200.0, True),
+    for reason, started, is_lost in (
+        ("solved", {}, False),  # nobody knows when
+        ("solved", {"started_at": now - 200.0}, False),
+        ("solved", {"started_at": now + 50.0}, False),  # it is resumed just now
+        ("solved", {"started_at": now - 50.0}, True),  # that row is from after the resume
+        ("interval", {"started_at": now - 200.0}, True),
     ):
         made.metrics("losses").unlink(missing_ok=True)
-        write_json(made.config, {"started_at": started_at})
+        write_json(made.config, started)
         snapshots.rewrite(
             tmp_path / "checkpoints" / "10", reason=reason, written_at=round(now - 100.0, 3)
         )

@@ -42,7 +42,8 @@ def test_without_isolation_launcher_and_status_say_who_can_get_in(path: Path) ->
     assert f"port {port} is open: anyone who can reach" in (path / "logs" / "ps-0.log").read_text()
     assert found.is_isolated is False
     assert any(place.startswith("ps-0 ") for place in found.exposed)
-    warning = next(line for line in found.warnings if " on all interfaces" in line)
+    verb = "listens" if len(found.exposed) == 1 else "listen"
+    warning = next(line for line in found.warnings if f" {verb} on all interfaces" in line)
     assert "ps-0" in warning
 
 

@@ -47,6 +47,10 @@ class LastSeen:
     record: ProcessRecord | None
     cut_off_at: float | None  # seconds since 1970; None while connected
 
+    @property
+    def has_ended(self) -> bool:
+        return self.record is not None and self.record.state in ENDED_STATES
+
 
 def path_of(run: RunDir, name: str) -> Path:
     return run.path / "elsewhere" / f"{name}.json"
@@ -225,7 +229,7 @@ def print_line(text: str) -> None:
     write_all(1, f"{time.strftime('%Y-%m-%d %H:%M:%S')} launcher: {text}\n".encode())
 
 
-def unconfirmed_hosts(run: RunDir, name: str = "*") -> list[Host]:
+def unconfirmed_hosts(run: RunDir, name: str | None = None) -> list[Host]:
     """The hosts with processes that may still run, because no end is recorded here."""
     doubtful = {seen.host for _, seen in _without_end(run, name)}
     if not doubtful or copied_from(run):
@@ -233,11 +237,11 @@ def unconfirmed_hosts(run: RunDir, name: str = "*") -> list[Host]:
     return [host for host in Plan.load(run).hosts if host.name in doubtful]
 
 
-def _without_end(run: RunDir, name: str = "*") -> Iterator[tuple[Path, LastSeen]]:
-    """The files about processes on other hosts with no recorded end."""
-    for path in (run.path / "elsewhere").glob(f"{name}.json"):
+def _without_end(run: RunDir, name: str | None) -> Iterator[tuple[Path, LastSeen]]:
+    """The files about processes on other hosts with no recorded end, or about that of a name."""
+    for path in (run.path / "elsewhere").glob(f"{name or '*'}.json"):
         seen = read(path)
-        if seen and not (seen.record and seen.record.state in ENDED_STATES):
+        if seen and not seen.has_ended:
             yield path, seen
 
 
@@ -247,7 +251,7 @@ def end_remote(run: RunDir, *, now: bool, name: str | None = None) -> list[str]:
     Returns the names of those that were ended; raises UserError on failure.
     """
     links = []
-    for host in unconfirmed_hosts(run, name or "*"):
+    for host in unconfirmed_hosts(run, name):
         argv = (host.python, "-m", "a3c.hosts.far_end")
         link = Connection(ssh_command(host, argv, directory=host.directory))
         link.send({"end_run": directory_of(host, run.label), "now": now, "name": name})
@@ -262,8 +266,8 @@ def end_remote(run: RunDir, *, now: bool, name: str | None = None) -> list[str]:
             troubles.append(f"{host.name} {why}")
         else:
             ended += answer["ended"]
-            troubles += [f"{name} on {host.name} did not end" for name in answer["left"]]
-            for path, seen in _without_end(run, name or "*"):
+            troubles += [f"{left} on {host.name} did not end" for left in answer["left"]]
+            for path, seen in _without_end(run, name):
                 if seen.host == host.name and path.stem not in answer["left"]:
                     _note_end(path, seen)
     if troubles:
@@ -278,7 +282,8 @@ def _note_end(path: Path, seen: LastSeen) -> None:
     if seen.record is not None:
         ended = replace(seen.record, state="stopped", pid=None)
         with contextlib.suppress(OSError):  # disk full
-            process_records.write_json(path, replace(seen, record=ended, cut_off_at=None))
+            noted = replace(seen, record=ended, cut_off_at=None)
+            process_records.write_json(path, noted, durable=False)
             return
     path.unlink(missing_ok=True)
 

@@ -182,8 +182,7 @@ class Trainer:
         run, said = RunDir(trial.path), trial.path.with_suffix(".log")
         is_new, games = not run.config.exists(), 0
         if not is_new:
-            self._check_same(trial)
-            games = rundir.read_config(run).run.evaluation_episodes
+            games = self._check_same(trial).run.evaluation_episodes
         summary = read_json(dict, run.summary) or {}
         has_ended = summary.get("state") == "done" and (summary.get("evaluation") or not games)
         if not has_ended and not self.signal:
@@ -209,11 +208,11 @@ class Trainer:
         else:
             log.warning("%s has not ended: %s goes on with it", trial.path.name, self._again)
 
-    def _check_same(self, trial: Trial) -> None:
-        """Refuse a folder whose trial was begun with other settings."""
+    def _check_same(self, trial: Trial) -> Config:
+        """The settings of a trial that was begun; refuses a folder where these are others."""
         wanted, given = self.wanted(trial)
-        settings, differing = flat(wanted), []
-        for name, there in flat(rundir.read_config(RunDir(trial.path))).items():
+        found, settings, differing = rundir.read_config(RunDir(trial.path)), flat(wanted), []
+        for name, there in flat(found).items():
             here = settings[name]
             if name == "workers" and name not in given:
                 continue  # by default as many as this machine has cores
@@ -232,6 +231,7 @@ class Trainer:
             words = "; ".join(differing[:3]) + more
             other = f"another {self._folder_flag}, or the settings as they were"
             raise UserError(f"{trial.path} was trained with {words}: give {other}")
+        return found
 
     def wanted(self, trial: Trial) -> tuple[Config, set[str]]:
         """The settings that a new trial would have, and the names of those that are given."""

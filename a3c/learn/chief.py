@@ -42,7 +42,8 @@ def prepare(store: Store, config: Config, run: RunDir, agent: Agent) -> checkpoi
     if store.is_ready():
         log.info("attached to a ps that is already initialised")
         return manifest
-    step, since = manifest.step if manifest else 0, 0.0
+    step = manifest.step if manifest else 0
+    since = 0.0
     if manifest and manifest.reason == "solved":
         # Training went on while games confirmed these weights; that is no loss. What was trained
         # after a resume is one.

@@ -25,6 +25,7 @@ from a3c.errors import UserError
 from a3c.process.environment import REPOSITORY as REPOSITORY
 from a3c.process.process_records import identify, read_json, sync_directory, write_json
 from a3c.run.checkpoint import newest_valid, refuse_other_identity
+from a3c.run.rows import parse_row
 
 RUNS = Path("runs")
 LOCK = ".lock"
@@ -145,8 +146,9 @@ def recorded(run: RunDir, key: str) -> str | None:
 
 def started_at(run: RunDir) -> float:
     """When the run was last started or resumed, in seconds since 1970; 0 if that isn't known."""
-    found = (read_json(dict, run.config) or {}).get("started_at")
-    return float(found) if isinstance(found, int | float) else 0.0
+    with contextlib.suppress(OSError):
+        return (parse_row(run.config.read_bytes()) or {}).get("started_at", 0.0)
+    return 0.0
 
 
 def reserve(path: Path) -> bool:

@@ -242,8 +242,8 @@ class Reader:
 
 def _read_settings(path: Path) -> tuple[Config, float]:
     """The configuration of a run, and when it was last started or resumed, or else 0."""
-    config = rundir.read_config(RunDir(path.parent))
-    return config, (rows.parse_row(path.read_bytes()) or {}).get("started_at", 0.0)
+    run = RunDir(path.parent)
+    return rundir.read_config(run), rundir.started_at(run)
 
 
 def _read_kept(path: Path) -> set[str]:
@@ -327,9 +327,8 @@ def _member(
         state = seen.record.state if seen.record else "starting"
         lives = seen.record is not None and state in LIVE_STATES and known.pid is not None
     # It may still work: the connection is lost, or what was here has ended without its answer.
-    is_over = seen is not None and seen.record is not None and seen.record.state in ENDED_STATES
     cut_off_at = seen.cut_off_at if seen and is_kept else None
-    if seen and state in ("stopped", "dead") and not is_over:
+    if seen and not seen.has_ended and state in ("stopped", "dead"):
         cut_off_at = seen.cut_off_at or now
     beat_at = 0.0  # as it stays until the first beat
     with contextlib.suppress(OSError):
