@@ -234,11 +234,8 @@ def main() -> int:
             rows = [program.row() for program in field]
             machine.append(arguments.output, rows)
             print("\n".join(summary(rows)))
-            output = arguments.output
-            curves = {row.program: curve(curve_path(output, row.program, row.seed)) for row in rows}
-            if seen := [row for row in rows if curves[row.program]]:
-                made = figure(arguments, seen, curves)
-                print(f"\npicture: {pictures.save(made, output.with_suffix('.png'))}")
+            if made := figure(arguments, machine.read_as(arguments.output, Row)):
+                print(f"\npicture: {pictures.save(made, arguments.output.with_suffix('.png'))}")
     return int(any(row.note.startswith("failed:") for row in rows))
 
 
@@ -376,20 +373,27 @@ def curve(path: Path) -> Curve:
     return [(float(row["wall_s"]) / 60, float(row["mean_return_100"])) for row in rows]
 
 
-def figure(
-    arguments: argparse.Namespace, rows: Sequence[Row], curves: Mapping[str, Curve]
-) -> Figure:
-    """A line for each program, with a label at its last point."""
-    subtitle = f"seed {rows[0].seed} · turns on the same cores · {rows[0].machine}"
+def figure(arguments: argparse.Namespace, rows: Sequence[Row]) -> Figure | None:
+    """A line for each program and seed of the table; None if no game has ended."""
+    curves: dict[str, list[tuple[Row, Curve]]] = {}
+    for row in rows:
+        if found := curve(curve_path(arguments.output, row.program, row.seed)):
+            curves.setdefault(row.program, []).append((row, found))
+    if not curves:
+        return None
+    seeds = sorted({row.seed for row in rows})
+    numbers = ("seeds " if len(seeds) > 1 else "seed ") + ", ".join(map(str, seeds))
+    subtitle = f"{numbers} · turns on the same cores · {rows[0].machine}"
     title = f"{arguments.game.title()}: mean return of the last 100 games"
     made = pictures.page(title, subtitle)
     axes = made.subplots()
     axes.axhline(arguments.goal, color=FAINT, linestyle=":", linewidth=1.5)
-    for i, row in enumerate(rows):
-        minutes, means = zip(*curves[row.program], strict=True)
-        label = f"{row.program}: {row.mean_return_100:.1f} after {row.env_steps:,} env steps"
-        (line,) = axes.plot(minutes, means, label=label, linewidth=2)
-        line.set(**pictures.line_style(i))
+    for i, (program, ended) in enumerate(curves.items()):
+        ends = [f"{row.mean_return_100:.1f} after {row.env_steps:,}" for row, _ in ended]
+        label = f"{program}: {'; '.join(ends)} env steps"
+        for _, found in ended:
+            (line,) = axes.plot(*zip(*found, strict=True), label=label, linewidth=2 / len(ended))
+            line.set(**pictures.line_style(i))
     axes.set_xlim(left=0)
     pictures.style_axes(axes, "minutes of its own, start included", "mean return")
     pictures.legend_below(made, [axes])
