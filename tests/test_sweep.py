@@ -4,6 +4,7 @@ import csv
 import json
 import math
 import signal
+import subprocess
 import threading
 import time
 from collections.abc import Callable
@@ -185,6 +186,20 @@ def test_seeds_of_other_settings_are_refused(here: Path, trained: Trained) -> No
         assert words in line
         assert line.endswith("give another --run-dir, or the settings as they were")
     assert len(trained.flags) == 2, "nothing was trained"
+
+
+def test_a_trial_that_goes_on_starts_as_the_flags_say(here: Path, monkeypatch: Patch) -> None:
+    flags = ["--env-id", "CartPole-v1", "--workers", "1", "--tensorboard", "--no-evaluator"]
+    trainer = sweep.Trainer(sweep.Sweep(), flags, "", "")
+    trial = sweep.Trial(here / "000", {"seed": 4})
+    FakeRun(trial.path, trainer.wanted(trial)[0])
+    commands: list[list[str]] = []
+    start = subprocess.Popen
+    monkeypatch.setattr(
+        subprocess, "Popen", lambda command, **_: commands.append(command) or start(["true"])
+    )
+    trainer.train(trial)
+    assert commands[0][-3:] == ["--resume", "--tensorboard", "--no-evaluator"]
 
 
 def test_optuna_goes_by_results_and_resumes_its_storage(tmp_path: Path, trained: Trained) -> None:
