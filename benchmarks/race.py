@@ -388,11 +388,12 @@ def figure(arguments: argparse.Namespace, rows: Sequence[Row]) -> Figure | None:
     made = pictures.page(title, subtitle)
     axes = made.subplots()
     axes.axhline(arguments.goal, color=FAINT, linestyle=":", linewidth=1.5)
+    width = 2.0 if len(seeds) == 1 else 1.5
     for i, (program, ended) in enumerate(curves.items()):
         ends = [f"{row.mean_return_100:.1f} after {row.env_steps:,}" for row, _ in ended]
         label = f"{program}: {'; '.join(ends)} env steps"
         for _, found in ended:
-            (line,) = axes.plot(*zip(*found, strict=True), label=label, linewidth=2 / len(ended))
+            (line,) = axes.plot(*zip(*found, strict=True), label=label, linewidth=width)
             line.set(**pictures.line_style(i))
     axes.set_xlim(left=0)
     pictures.style_axes(axes, "minutes of its own, start included", "mean return")
