@@ -9,6 +9,7 @@ import threading
 import time
 from collections.abc import Callable
 from pathlib import Path
+from unittest import mock
 
 import pytest
 
@@ -193,13 +194,10 @@ def test_a_trial_that_goes_on_starts_as_the_flags_say(here: Path, monkeypatch: P
     trainer = sweep.Trainer(sweep.Sweep(), flags, "", "")
     trial = sweep.Trial(here / "000", {"seed": 4})
     FakeRun(trial.path, trainer.wanted(trial)[0])
-    commands: list[list[str]] = []
-    start = subprocess.Popen
-    monkeypatch.setattr(
-        subprocess, "Popen", lambda command, **_: commands.append(command) or start(["true"])
-    )
+    popen = mock.Mock(return_value=mock.Mock(**{"wait.return_value": 0}))
+    monkeypatch.setattr(subprocess, "Popen", popen)
     trainer.train(trial)
-    assert commands[0][-3:] == ["--resume", "--tensorboard", "--no-evaluator"]
+    assert popen.call_args.args[0][-3:] == ["--resume", "--tensorboard", "--no-evaluator"]
 
 
 def test_optuna_goes_by_results_and_resumes_its_storage(tmp_path: Path, trained: Trained) -> None:
@@ -235,6 +233,7 @@ def test_optuna_chooses_for_trials_that_end_at_the_same_time(
 ASLEEP = """
 import sys
 from pathlib import Path
+from unittest import mock
 from a3c.launch import sweep
 sweep.REPOSITORY = Path(sys.argv[1])
 sys.exit(sweep.run(sweep.Sweep(lists={"seed": [1, 2]}), Path(sys.argv[1], "out"), (), 1))
