@@ -374,9 +374,9 @@ def curve(path: Path) -> Curve:
 
 
 def figure(arguments: argparse.Namespace, rows: Sequence[Row]) -> Figure | None:
-    """A line for each program and seed of the table; None if no game has ended."""
+    """A line for each program and seed of the table, the last one; None if no game has ended."""
     curves: dict[str, list[tuple[Row, Curve]]] = {}
-    for row in rows:
+    for row in {(row.program, row.seed): row for row in rows}.values():
         if found := curve(curve_path(arguments.output, row.program, row.seed)):
             curves.setdefault(row.program, []).append((row, found))
     if not curves:
