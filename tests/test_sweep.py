@@ -233,7 +233,6 @@ def test_optuna_chooses_for_trials_that_end_at_the_same_time(
 ASLEEP = """
 import sys
 from pathlib import Path
-from unittest import mock
 from a3c.launch import sweep
 sweep.REPOSITORY = Path(sys.argv[1])
 sys.exit(sweep.run(sweep.Sweep(lists={"seed": [1, 2]}), Path(sys.argv[1], "out"), (), 1))

@@ -161,6 +161,8 @@ class Trainer:
 
     def __init__(self, sweep: Sweep, flags: Sequence[str], again: str, folder_flag: str) -> None:
         self._sweep, self._flags, self._again, self._folder_flag = sweep, flags, again, folder_flag
+        # A resumed run has its settings; the other flags say how to start it.
+        _, self._start_flags = command_line.make_parser("", "").parse_known_args(flags)
         self._processes: list[subprocess.Popen[bytes]] = []
         self.signal = 0  # the last one
         self.began_at = time.monotonic()
@@ -236,7 +238,7 @@ class Trainer:
     def wanted(self, trial: Trial) -> tuple[Config, set[str]]:
         """The settings that a new trial would have, and the names of those that are given."""
         parser = command_line.make_parser("", "")
-        namespace, _ = parser.parse_known_args(self._settings(trial))
+        namespace, _ = parser.parse_known_args(self._settings(trial))  # others say how to start
         layers = [layer for _, layer in command_line.sources(namespace)[0]]
         return command_line.merge(layers), set().union(*layers)
 
@@ -245,9 +247,7 @@ class Trainer:
         return [f"--preset={self._sweep.preset}", *command_line.flags_of(values), *self._flags]
 
     def _launch(self, trial: Trial, said: Path, *, is_new: bool) -> int:
-        chosen = self._settings(trial)
-        if not is_new:  # the run has its settings; the other flags say how to start it
-            chosen = ["--resume", *command_line.make_parser("", "").parse_known_args(chosen)[1]]
+        chosen = self._settings(trial) if is_new else ["--resume", *self._start_flags]
         command = [sys.executable, str(REPOSITORY / "launch_cluster.py"), "--mode", "child"]
         with said.open("a") as file:
             process = subprocess.Popen(
