@@ -114,7 +114,7 @@ def test_schedules_run_over_the_whole_run_unless_told() -> None:
 
 TASK = {"envs": 4, "rollout_length": 32, "shortest_rollout": 16}
 PONG = {"envs": 16, "rollout_length": 128}
-LARGE = {**PONG, "samples_per_step": 256}
+SMALL, LARGE = ({**PONG, "samples_per_step": n} for n in (64, 256))
 
 
 def test_workers_share_the_environments_and_then_the_steps() -> None:
@@ -125,13 +125,18 @@ def test_workers_share_the_environments_and_then_the_steps() -> None:
         ({"workers": 8, **TASK}, Share(1, 16, 1)),
         ({"workers": 64, **TASK}, Share(1, 16, 1)),
         # A rollout gets no shorter unless that is allowed.
-        ({"workers": 64, **TASK, "shortest_rollout": None}, Share(1, 32, 1)),
+        ({"workers": 16, **TASK, "shortest_rollout": None}, Share(1, 32, 1)),
         ({"workers": 64, **TASK, "rollout_length": 8}, Share(1, 8, 1)),
         # What the user says of one worker wins.
         ({"workers": 16, **TASK, "envs_per_worker": 4, "minibatches": 2}, Share(4, 32, 2)),
         # A push is a worker's share of a step of 256 samples, but not too small.
         *[({"workers": n, **LARGE}, Share(16 // n, 128, 8)) for n in (1, 4)],
-        *[({"workers": n, **LARGE}, Share(1, 128, 2)) for n in (16, 64)],
+        ({"workers": 16, **LARGE}, Share(1, 128, 2)),
+        # Pushes get smaller, down to 16, where 64 would make steps larger than the setting.
+        ({"workers": 4, **SMALL}, Share(4, 128, 8)),
+        ({"workers": 8, **SMALL}, Share(2, 128, 8)),
+        *[({"workers": n, **SMALL}, Share(1, 128, 8)) for n in (16, 64)],
+        ({"workers": 16, **SMALL, "smallest_push": 64}, Share(1, 128, 2)),
         # Where every push is a step, a rollout is one push.
         ({"workers": 2, **PONG, "samples_per_step": 0}, Share(8, 128, 1)),
     ]

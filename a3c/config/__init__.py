@@ -10,6 +10,7 @@ from typing import Any, Literal, NamedTuple, Self
 from a3c.config.user_code import networks
 
 MAX_ENVS = 4096  # of a worker: so many seeds are its own
+MAX_STALENESS = 4  # steps of the optimizer while each worker pushes once
 
 
 def option(
@@ -119,8 +120,9 @@ class LearningConfig:
         "samples in one optimizer step, gathered from all workers' pushes (one rollout of all "
         "--envs if unset; more with many workers; 0: every push is a step)"
     )
-    smallest_push: int = option(64, (1, 10**9))(
-        "least number of samples in a push (the whole rollout if it has fewer)"
+    smallest_push: int | None = unset((1, 10**9))(
+        "least number of samples in a push, or the whole rollout if it has fewer (64 if unset, but "
+        "down to 16 with many workers, where 64 would make steps larger)"
     )
     gamma: float = everyday(0.99, (0.0, 1.0))("discount factor")
     gae_lambda: float = option(1.0, (0.0, 1.0))(
@@ -393,7 +395,7 @@ class Config:
         With many workers it is more than the setting says: while a worker computes a gradient, each
         of the others may push once, and that shall make about four steps of the optimizer.
         """
-        least = round(self.cluster.workers * self.share.push / 4)
+        least = round(self.cluster.workers * self.share.push / MAX_STALENESS)
         return self._set_samples_per_step and max(self._set_samples_per_step, least)
 
     @property
@@ -425,7 +427,8 @@ class Config:
 
         Each worker has at least one environment. With more workers than `envs`, rollouts become
         shorter, down to `shortest_rollout`. A push holds a worker's share of an optimizer step, but
-        at least `smallest_push` samples, because the number of pushes limits the ps.
+        at least `smallest_push` samples, because the number of pushes limits the ps. Unless that is
+        set, pushes get smaller before they make steps larger.
         """
         learning, workers = self.learning, self.cluster.workers
         envs = self.env.envs_per_worker or max(1, self.env.envs // workers)
@@ -436,7 +439,10 @@ class Config:
         minibatches = learning.minibatches
         if minibatches is None:
             step = self._set_samples_per_step
-            push = max(step / workers, learning.smallest_push)
+            smallest = learning.smallest_push
+            if smallest is None:
+                smallest = max(16, min(64, MAX_STALENESS * step // workers))
+            push = max(step / workers, smallest)
             minibatches = max(1, round(envs * length / push)) if step else 1
         return Share(envs, length, minibatches)
 
