@@ -141,7 +141,7 @@ def start(arguments: list[str]) -> int:
         cartpole = f"{console.command('launch_cluster.py')} --env-id CartPole-v1"
         log.info("this starts %s; for CartPole, a minute's work: %s", config.env.env_id, cartpole)
     path = chosen.run_dir or rundir.new_path(config.env.env_id, time.time())
-    if chosen.seeds:
+    if chosen.seeds is not None:
         return _train_seeds(arguments, chosen, path)
     if chosen.mode == "compose":
         return keep.compose(config, path.resolve().name, chosen, _check_environment)
@@ -193,18 +193,13 @@ def _parse(arguments: list[str]) -> tuple[Config, argparse.Namespace, list[str]]
             raise UserError(f"--resume {after[0]}: give --resume --run-dir {after[0]}")
         resumed = rundir.find(str(known.run_dir) if known.run_dir else None)
         base = command_line.read_file(resumed.config, str(resumed.config))
-        before_plus, plus, more = known.max_env_steps.rpartition("+")
-        if plus and not before_plus:  # N more than the newest checkpoint has
-            newest = checkpoint.newest_valid(resumed.checkpoints)
-            with contextlib.suppress(ValueError, OverflowError):  # the parser refuses these
-                total = int(float(more)) + (newest[1].step if newest else 0)
-                arguments = [*arguments, f"--max-env-steps={total}"]
+        arguments = [*arguments, *_more_env_steps(known.max_env_steps, resumed)]
     config, chosen = command_line.parse_config(
         arguments, PROG, DESCRIPTION, add_arguments, base=base, **LAYOUT
     )
     if chosen.json and not chosen.dry_run:
         raise UserError("--json is for --dry-run: give that too, or use `status --json`")
-    if chosen.at_once is not None and not chosen.seeds:
+    if chosen.at_once is not None and chosen.seeds is None:
         raise UserError("--at-once is for --seeds: give that too, or leave it out")
     needs = {"--patience": config.run.patience, "--render": config.run.render}
     if chosen.evaluator is False and (flag := next((f for f, given in needs.items() if given), "")):
@@ -219,6 +214,16 @@ def _parse(arguments: list[str]) -> tuple[Config, argparse.Namespace, list[str]]
         if chosen.evaluator is None:
             chosen.evaluator = bool(before.of_role("evaluator"))
     return config, chosen, _changes(command_line.merge([base]), config, resumed)
+
+
+def _more_env_steps(text: str, run: RunDir) -> list[str]:
+    """The flag for `--max-env-steps +N`: N more than the newest checkpoint has."""
+    before_plus, plus, more = text.rpartition("+")
+    with contextlib.suppress(ValueError, OverflowError):  # the parser refuses these
+        if plus and not before_plus and (number := int(float(more))) > 0:
+            newest = checkpoint.newest_valid(run.checkpoints)
+            return [f"--max-env-steps={number + (newest[1].step if newest else 0)}"]
+    return []
 
 
 def _changes(before: Config, config: Config, resumed: RunDir) -> list[str]:

@@ -96,9 +96,9 @@ def options() -> str:
         "under the flag's name with underscores, `max_env_steps` in `[run]`. "
         "`launch_cluster.py config` shows what is in effect, and from where."
     ]
-    for section, settings in SECTIONS.items():
+    for section in SECTIONS:
         rows = [row(option) for option in OPTIONS.values() if option.section == section]
-        parts.append(f"## {section}\n\n{settings.__doc__}\n\n{table(HEAD, rows)}")
+        parts.append(f"## {section}\n\n{table(HEAD, rows)}")
     return "\n\n".join(parts) + "\n"
 
 

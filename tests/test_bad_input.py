@@ -121,7 +121,7 @@ CASES: dict[str, list[Case]] = {
         *("--wrapper Outcome", "--run-dir ''", "--run-dir 'a\nb'", "--config ''"),
         *("start --json", "start --dry-run --seeds 0-2"),
         *("start --seeds 0-1 --seed 5", "start --seeds 0-1 --run-dir file"),
-        *("start --at-once 2", "start --seeds 1-2 --at-once 0"),
+        *("start --at-once 2", "start --seeds 1-2 --at-once 0", "start --seeds ''"),
     ),
     "Settings that contradict each other": commands(
         f"{START} --preset none --workers 2",

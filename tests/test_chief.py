@@ -183,11 +183,15 @@ def test_a_run_ends_after_its_wall_time_of_training(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(("mean", "reason"), [(49.0, "max_env_steps"), (51.0, "solved")])
-def test_games_in_play_at_the_end_make_its_reason(tmp_path: Path, mean: float, reason: str) -> None:
+def test_games_in_play_at_the_end_make_its_reason(
+    tmp_path: Path, caplog: Log, mean: float, reason: str
+) -> None:
+    caplog.set_level("INFO")
     chief = chief_of(ReportingStore(), tmp_path, played(scored(mean)), max_env_steps=1000)
     assert tick(chief, *[51.0] * 100) == "max_env_steps"
     chief.end_run("max_env_steps", go_on)
     assert manifest(tmp_path).reason == reason
+    assert "the run ends when the 20 games that may solve it have been played" in caplog.text
 
 
 def test_games_that_can_not_be_played_solve_nothing(tmp_path: Path, caplog: Log) -> None:

@@ -136,6 +136,7 @@ def test_workers_share_the_environments_and_then_the_steps() -> None:
         ({"workers": 4, **SMALL}, Share(4, 128, 8)),
         ({"workers": 8, **SMALL}, Share(2, 128, 8)),
         *[({"workers": n, **SMALL}, Share(1, 128, 8)) for n in (16, 64)],
+        ({"workers": 2, **SMALL, "samples_per_step": 16}, Share(8, 128, 64)),
         ({"workers": 16, **SMALL, "smallest_push": 64}, Share(1, 128, 2)),
         # Where every push is a step, a rollout is one push.
         ({"workers": 2, **PONG, "samples_per_step": 0}, Share(8, 128, 1)),

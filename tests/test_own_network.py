@@ -7,6 +7,7 @@ import re
 import sys
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
 import keras
 import numpy as np
@@ -14,7 +15,7 @@ import pytest
 from gymnasium.spaces import Box, Discrete
 
 import model
-from a3c.learn import own_network
+from a3c.learn import own_network, schedules
 from a3c.learn.agent import Agent
 from examples import keras_network
 from tests import Patch, refused
@@ -140,6 +141,37 @@ def test_a_model_acts_and_learns_as_in_keras() -> None:
     errors = values[:, 0] - 1.0
     expected = 0.5 * np.append(np.asarray(hidden(rows)).T @ errors, errors.sum()) / 15
     np.testing.assert_allclose(gradient[-65:], expected, rtol=1e-4, atol=1e-6)
+
+
+class Usual(keras.Model):
+    """A subclass whose `call` takes the inputs alone."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.hidden, self.logits = keras.layers.Dense(8), keras.layers.Dense(2)
+        self.value, self.some = keras.layers.Dense(1), keras.layers.Dropout(0.9)
+
+    def call(self, inputs: Any) -> Any:
+        x = self.some(self.hidden(inputs))
+        return self.logits(x), self.value(x)
+
+
+def test_a_model_without_an_argument_training_acts_as_if_it_were_false() -> None:
+    network = own_network.of_keras(Usual(), SPACE, ACTIONS, CONFIG.network)
+    agent = own_network.check(network, SPACE, CONFIG)
+    rows, nothing = np.ones((4, 3), np.float32), (np.zeros((4, 0), np.float32), np.zeros(4, bool))
+    first, second = (agent.act(rows, *nothing).values for _ in range(2))
+    np.testing.assert_array_equal(first, second)
+    assert np.ptp(first) == 0.0, "no unit of any row is dropped"
+
+
+def test_a_network_is_tried_with_the_loss_of_its_settings() -> None:
+    """So a new argument of `Agent.gradient` needs no change in the check."""
+    config = small_config(network="mlp", entropy_weight=0.3, ratio_limit=0.2)
+    network = model.build(SPACE, ACTIONS, config.network)
+    with mock.patch.object(Agent, "gradient") as gradient:
+        own_network.check(network, SPACE, config)
+    assert gradient.call_args.args[1:] == schedules.after(config, 0).of_loss == (0.3, 0.2)
 
 
 def test_names_of_weights_do_not_depend_on_earlier_models() -> None:

@@ -27,6 +27,7 @@ def test_the_page_of_options_has_each_with_its_default() -> None:
         assert option.field.metadata["help"], option.name
     assert "| `--gamma` | 0.99 | a number from 0.0 to 1.0 | discount factor |" in page
     assert "| `--workers` | the number of cores |" in page  # not of this machine
+    assert "Config" not in page, "no signature of Python's"
     assert "| `--ps-timeout`, in files `ps_timeout_s` | 60.0 |" in page
     assert {line.count(" | ") for line in page.splitlines() if line.startswith("|")} == {3}
 

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 from a3c.config import LearningConfig, user_code
 from a3c.errors import PlayError
-from a3c.learn.returns import gae, n_step
+from a3c.learn.returns import gae, n_step, return_deviation
 from a3c.learn.rollout import EnvironmentErrors, FixedStepReturns, Player, Rollout
 from a3c.net.distributions import for_space
 from a3c.process.signals import Leaving
@@ -391,6 +391,8 @@ def test_few_returns_or_bad_ones_change_no_rewards() -> None:
     )
     np.testing.assert_array_equal(plain.rewards, normal.rewards)
     assert normal.return_statistics.tolist() == [1.0, 1.0, 1.0]
+    assert return_deviation(np.array([99, 0, 990.0])) == 1.0
+    assert return_deviation(np.array([100, 0, 400.0])) == pytest.approx(2.0)
 
 
 def test_a_bad_reward_is_forgotten_with_its_rollout() -> None:

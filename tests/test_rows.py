@@ -6,6 +6,7 @@ import launch_cluster
 from a3c.run import rows
 from a3c.run.metrics import JsonlSink
 from a3c.run.rows import ChiefState, PsStart, latest, read_rows
+from tests import ended
 from tests.fake_runs import cartpole
 from tests.snapshots import manifest
 
@@ -81,6 +82,8 @@ def test_a_limit_with_a_plus_counts_from_where_the_run_goes_on(tmp_path: Path) -
     more = [*resumed[:-1], "--max-env-steps=+5e2", *late]
     assert launch_cluster._parse(more)[0].run.max_env_steps == 1400
     assert launch_cluster._parse(["--max-env-steps", "+500"])[0].run.max_env_steps == 500
+    for nothing in ("+0", "+-500"):
+        assert "is refused" in ended(2, launch_cluster._parse, *resumed, nothing).line
 
 
 def test_a_row_of_many_metrics_is_read(tmp_path: Path) -> None:

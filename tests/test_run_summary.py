@@ -21,7 +21,7 @@ from a3c.launch import run_summary, verbs
 from a3c.launch.run_summary import closing, summarise
 from a3c.launch.supervisor import Interruption, Outcome
 from a3c.process.console import format_mean
-from a3c.process.process_records import LastExit
+from a3c.process.process_records import LastExit, identify
 from a3c.run import rundir
 from a3c.run.checkpoint import newest_valid
 from tests import Log, Out, Patch, ended
@@ -265,6 +265,18 @@ def test_stop_ends_even_the_last_games(tmp_path: Path, python: Python) -> None:
     assert ended(0, launch_cluster.main, "stop", str(made.run.path)).out == "run is stopped\n"
     assert launcher.wait(timeout=30) == 128 + signal.SIGTERM
     assert summary_of(made, "state", "evaluation") == ("done", None)
+
+
+def test_the_last_games_end_with_a_killed_launcher(tmp_path: Path, python: Python) -> None:
+    made = pole(tmp_path, "done", max_env_steps=900)
+    made.checkpoint(900, 20.0, reason="max_env_steps")
+    started = tmp_path / "started"
+    write = f"import os, pathlib\npathlib.Path({str(started)!r}).write_text(str(os.getpid()))"
+    (tmp_path / "evaluate.py").write_text(f"{write}\nimport time\ntime.sleep(200)")
+    launcher = python(LAST_GAMES, str(made.run.path))
+    pid = int(wait_until(lambda: started.exists() and started.read_text(), "the games"))
+    launcher.kill()
+    wait_until(lambda: identify(pid) is None, "their end")
 
 
 @pytest.mark.parametrize("words", ["stop", "restart worker-1 --run", "remove worker-1 --run"])

@@ -101,6 +101,14 @@ def test_a_run_starts_and_a_process_that_has_not_beaten_yet_has_no_age(tmp_path:
     assert " d " not in text.split("worker-0")[1].splitlines()[0]
 
 
+def test_a_clock_that_was_set_back_hides_no_process(tmp_path: Path) -> None:
+    made = FakeRun(tmp_path / "run", configure(env_id="CartPole-v1", workers=1), age_s=-3600.0)
+    assert status.read(made.run).state == "stopped", "it doesn't start for an hour"
+    for name in ("ps-0", "worker-0"):
+        made.process(name, "done")
+    assert {p.state for p in status.read(made.run).processes} == {"done"}
+
+
 def test_problems_are_warned_of_with_a_remedy(tmp_path: Path, monkeypatch: Patch) -> None:
     monkeypatch.setattr(os, "sched_getaffinity", lambda _: range(16))
     made = live_run(tmp_path / "run", workers=3)

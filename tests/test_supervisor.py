@@ -13,6 +13,7 @@ import pytest
 
 from a3c.cluster.plan import Plan
 from a3c.errors import EXIT_FATAL
+from a3c.hosts import far_end
 from a3c.keeper.restarts import Limits
 from a3c.launch import supervisor as module
 from a3c.process import process_records
@@ -82,6 +83,9 @@ def test_a_keeper_restarts_until_its_third_kill(keepers: module.ChildKeepers, ru
 
     wait_until(is_given_up, "the end of patience", 20.0)
     assert supervisor.exit_code(NAME) == 128 + signal.SIGKILL
+    left = process_records.read_record(run.record(NAME))
+    assert left is not None
+    assert (left.state, left.pid) == ("failed", None), "`add` may start it again"
 
 
 def test_a_keeper_in_its_own_pane_is_known(keepers: module.ChildKeepers, run: RunDir) -> None:
@@ -116,6 +120,18 @@ def test_nine_keepers_are_started_and_stopped_without_a_trace(run: RunDir) -> No
         (record,) = process_records.read_records(run.path)
         assert process_records.live_state(record) == ("stopped" if cycles % 3 else "dead")
     assert {path.name for path in run.record(NAME).parent.iterdir()} == {f"{NAME}.json"}
+
+
+@pytest.mark.parametrize("means", ["launcher", "stop"])
+def test_a_paused_keeper_ends_too(keepers: module.ChildKeepers, run: RunDir, means: str) -> None:
+    record = wait_for_keeper(run)
+    os.kill(record.keeper.pid, signal.SIGSTOP)
+    if means == "launcher":
+        keepers.end(NAME, now=False)
+        wait_until(lambda: keepers.look(NAME)[0] is not None, "its end", 20.0)
+    else:
+        assert far_end.end([record], now=False, grace_s=5.0) == []
+    wait_until(lambda: everything_ended(run.path), "the end of its process", 20.0)
 
 
 def test_a_keeper_that_ends_on_a_full_disk_as_it_was_asked_has_not_failed(run: RunDir) -> None:

@@ -20,7 +20,7 @@ from a3c.process import process_records
 from a3c.run.rundir import REPOSITORY, RunDir
 from a3c.watch import status
 from tests import refused, runs
-from tests.fake_runs import configure
+from tests.fake_runs import FakeRun, configure
 from tests.isolation import NO_NAMESPACE, assert_cut_off, assert_vanishes, network_of, record_of
 from tests.runs import everything_ended, is_training, wait_until
 from tests.terminals import Terminal
@@ -213,6 +213,10 @@ def test_workers_are_added_and_removed_only_in_a_run_with_a_supervisor(tmp_path:
     run = ("--run", str(tmp_path))
     refused("is not training: start it with --resume", verbs.run, "launcher", ["add", *run])
     refused("has no worker 'ps-0'", verbs.run, "launcher", ["remove", "ps-0", *run])
+    made = FakeRun(tmp_path / "left", configure(env_id="CartPole-v1"))
+    made.process("worker-0")  # as after SIGKILL of the cockpit
+    words = ["add", "--run", str(made.run.path)]
+    refused("left has no launcher any more: give `stop`, then", verbs.run, "launcher", words)
 
 
 def test_reserved_workers_have_known_addresses_and_are_added_in_task_order(tmp_path: Path) -> None:

@@ -100,6 +100,21 @@ def test_a_run_whose_last_checkpoint_fails_has_failed(tmp_path: Path, monkeypatc
         chief.run()
 
 
+def test_a_last_row_is_not_written_twice(tmp_path: Path) -> None:
+    """The second would say that nothing was played since the first."""
+    chief = work(tmp_path, 1.0, log_interval_s=0.05, max_env_steps=10**6)
+    write = chief._write_row
+
+    def write_and_stop(**how: Any) -> None:
+        write(**how)
+        chief._stop.set()
+
+    with mock.patch.object(chief, "_write_row", write_and_stop):
+        chief.run()
+    (row,) = (row for row in rows(tmp_path) if "worker/env_steps_per_s" in row)
+    assert row["worker/env_steps_per_s"] > 0
+
+
 def test_environments_that_fail_to_close_are_only_logged(tmp_path: Path, caplog: Log) -> None:
     envs = make_envs([[Script((1.0,))]], AutoresetMode.SAME_STEP)
     chief = worker(small_config(max_env_steps=8), tmp_path, lambda *_: envs)

@@ -122,7 +122,7 @@ class LearningConfig:
     )
     smallest_push: int | None = unset((1, 10**9))(
         "least number of samples in a push, or the whole rollout if it has fewer (64 if unset, but "
-        "down to 16 with many workers, where 64 would make steps larger)"
+        "down to 16 where 64 would make steps larger)"
     )
     gamma: float = everyday(0.99, (0.0, 1.0))("discount factor")
     gae_lambda: float = option(1.0, (0.0, 1.0))(
@@ -441,7 +441,7 @@ class Config:
             step = self._set_samples_per_step
             smallest = learning.smallest_push
             if smallest is None:
-                smallest = max(16, min(64, MAX_STALENESS * step // workers))
+                smallest = max(16, min(64, step, MAX_STALENESS * step // workers))
             push = max(step / workers, smallest)
             minibatches = max(1, round(envs * length / push)) if step else 1
         return Share(envs, length, minibatches)

@@ -4,6 +4,7 @@ import contextlib
 import errno
 import json
 import logging
+import os
 import shlex
 import shutil
 import signal
@@ -11,6 +12,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +23,7 @@ from a3c.config import Config
 from a3c.config.user_code import is_recurrent
 from a3c.errors import EXIT_FATAL, A3CError, UserError
 from a3c.hosts import near_end
+from a3c.keeper.spawn import die_with
 from a3c.launch.supervisor import Interruption, Keepers, Outcome, Supervisor
 from a3c.play import locate
 from a3c.process import process_records
@@ -189,7 +192,11 @@ def _run_script(interruption: Interruption, script: str, *arguments: str) -> str
         return ""
     argv = [sys.executable, str(REPOSITORY / script), *arguments]
     with subprocess.Popen(
-        argv, stdout=subprocess.PIPE, text=True, errors="surrogateescape"
+        argv,
+        stdout=subprocess.PIPE,
+        text=True,
+        errors="surrogateescape",
+        preexec_fn=partial(die_with, os.getpid()),
     ) as process:
         interruption.script = process
         if interruption.came():  # the signal came while the script was starting

@@ -13,7 +13,7 @@ import signal
 import subprocess
 import time
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Self
 
 from a3c.cluster.plan import Plan, keeper_command
@@ -136,6 +136,7 @@ class ChildKeepers:
         """Ask a keeper to end; False if it can't be asked yet."""
         if child := self._children.get(name):
             child.send_signal(signal.SIGQUIT if now else signal.SIGTERM)
+            child.send_signal(signal.SIGCONT)  # it may have been paused
         return True
 
 
@@ -311,6 +312,7 @@ class Supervisor:
                     log.warning("the keeper of %s was killed; %s", name, again)
                 else:
                     log.error("the keeper of %s was killed too often: it is not restarted", name)
+                    self._record_failure(name)
             elif now >= kept.due_at:
                 kept.due_at, kept.started_at = None, now
                 record = process_records.read_record(self._run.record(name))
@@ -323,6 +325,14 @@ class Supervisor:
                         log.info("%s is added, at %s", process.name, process.address)
                         self._kept[process.name] = _Kept(process)
                         self._keepers.start_again(process, restarts=0)
+
+    def _record_failure(self, name: str) -> None:
+        """Say in a killed keeper's record, which it leaves as it was, that it is not restarted."""
+        path = self._run.record(name)
+        if record := process_records.read_record(path):
+            with contextlib.suppress(OSError):
+                failed = replace(record, state="failed", pid=None)
+                process_records.write_json(path, failed, durable=False)
 
     def _warn_of_loss(self) -> None:
         with contextlib.suppress(OSError):

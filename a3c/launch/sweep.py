@@ -153,7 +153,8 @@ def seeds(text: str) -> list[int]:
     try:
         return list(dict.fromkeys(map(int, expand_ranges(text))))
     except UserError:
-        raise UserError(f"--seeds {text} is refused: give for example 0-9 or 1,2,5") from None
+        what = f"--seeds {text or repr(text)} is refused"
+        raise UserError(f"{what}: give for example 0-9 or 1,2,5") from None
 
 
 class Trainer:
@@ -167,6 +168,7 @@ class Trainer:
         self.signal = 0  # the last one
         self.began_at = time.monotonic()
         self.num_trained = 0  # of those that have not ended before
+        self.num_unfinished = 0  # of these, those that this command doesn't train again
 
     def stop(self, number: int, _frame: object = None) -> None:
         """End the runs in order, and start no more; a second signal ends them at once."""
@@ -205,7 +207,9 @@ class Trainer:
             summary = read_json(dict, run.summary) or {}
         if summary.get("state") == "done":
             trial.summary = summary
-        elif summary.get("state") == "failed":
+            return
+        self.num_unfinished += 1
+        if summary.get("state") == "failed":
             log.error("%s failed: see %s; %s tries it again", trial.path.name, said, self._again)
         else:
             log.warning("%s has not ended: %s goes on with it", trial.path.name, self._again)
@@ -327,10 +331,10 @@ def _report(trial: Trial, trials: Sequence[Trial], number: int, trainer: Trainer
     steps, mean = f"{row['env_steps']:,}", _cell(row["mean_return"])
     log.info("%s: %s after %s env steps, mean return %s", trial.path.name, word, steps, mean)
     ended = sum(bool(trial.summary) for trial in trials)
-    left = ""
-    if trainer.num_trained and ended < number:
+    left, left_over = "", number - ended - trainer.num_unfinished
+    if trainer.num_trained and left_over:
         each_s = (time.monotonic() - trainer.began_at) / trainer.num_trained
-        left = f", about {roughly(each_s * (number - ended))} left"
+        left = f", about {roughly(each_s * left_over)} left"
     log.info("%d of %s%s", ended, count(number, "trial"), left)
 
 

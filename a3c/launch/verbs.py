@@ -194,10 +194,7 @@ def add(arguments: argparse.Namespace) -> None:
     because added workers must end with the run.
     """
     run, wanted = rundir.find(arguments.run), arguments.count
-    chief = process_records.read_record(run.record(CHIEF))
-    has_ended = chief is not None and chief.state in ENDED_STATES  # closing games may be played
-    if has_ended or not rundir.is_held(run.path):
-        raise UserError(f"{run.name} is not training: start it with --resume")
+    _refuse_idle(run)
     if wanted < 1:
         raise UserError(f"add {wanted}: give a number of workers from 1")
     with rundir.refusing(run.path, "--run"):
@@ -233,6 +230,17 @@ def add(arguments: argparse.Namespace) -> None:
                 time.sleep(0.05)
             where = "" if process.is_here else f" on {process.host}"
             print(f"{process.name} starts{where}, at {process.address}")
+
+
+def _refuse_idle(run: RunDir) -> None:
+    """Raise UserError unless the run trains and has a launcher."""
+    chief, is_held = process_records.read_record(run.record(CHIEF)), rundir.is_held(run.path)
+    if not is_held and any(
+        map(process_records.keeper_lives, process_records.read_records(run.path))
+    ):
+        raise UserError(f"{run.name} has no launcher any more: give `stop`, then --resume")
+    if not is_held or (chief and chief.state in ENDED_STATES):  # closing games may be played
+        raise UserError(f"{run.name} is not training: start it with --resume")
 
 
 def _take_back(run: RunDir, plan: Plan, chosen: Sequence[Process]) -> None:

@@ -6,8 +6,8 @@
 4. `losses.py`: the loss of a minibatch.
 5. `agent.py`: the worker's own network, which acts and computes gradients.
 6. `training.py`: all of this joined to one worker; `chief.py`: what worker 0 does besides;
-   `turns.py`: workers that share cores; `schedules.py`: annealing; `games.py`: the counts of games;
-   `own_network.py`: a network of the user's own.
+   `turns.py`: workers that share cores; `schedules.py`: annealing; `games.py`: evaluation games in
+   a fork; `own_network.py`: a network of the user's own.
 
 The other half of the update is on the ps: `a3c/server/exchange.py` gathers pushes and clips their
 mean, and `optimizers.py` makes the step.

@@ -172,7 +172,8 @@ class Agent:
     def frozen(self, *, greedy: bool) -> tuple[Any, dict[str, Any], dict[str, Any]]:
         """A graph that acts with the weights as constants, its inputs and its outputs.
 
-        Observations are as the environment gives them. ONNX lacks operations on bytes: it has none.
+        Observations are as the environment gives them. The graph has no operations on bytes,
+        because ONNX lacks them.
         """
         outputs = self._outputs._asdict()
         after = outputs.pop("state")

@@ -313,6 +313,9 @@ class Chief:
         First it waits for evaluation games that are under way: `go_on` pauses, and returns whether
         to keep waiting. A solved run was already saved with the weights that solved it.
         """
+        if self._candidate is not None:
+            games = count(self._config.run.evaluation_episodes, "game")
+            log.info("the run ends when the %s that may solve it have been played", games)
         while self._candidate is not None and go_on():
             if self._is_solved():
                 reason = "solved"

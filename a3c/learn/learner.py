@@ -101,7 +101,6 @@ class Learner:
         self._stopwatch.lap("learn")
         statistics = self._unsent + rollout.return_statistics
         self._unsent = np.zeros_like(statistics) if len(whole.returns) else statistics
-        limits = annealed.entropy_weight, annealed.ratio_limit
         for epoch in range(learning.epochs if len(whole.returns) else 0):
             for batch in minibatches(whole, parts, self._rng):
                 if not batch.mask.any():  # all games were reset: a push would step without samples
@@ -111,7 +110,7 @@ class Learner:
                         self._stopwatch.lap("wait")
                         self.refresh()
                         self._stopwatch.lap("exchange")
-                    gradient = self._agent.gradient(batch, *limits)
+                    gradient = self._agent.gradient(batch, *annealed.of_loss)
                     self._stopwatch.lap("learn")
                     if epoch and 0 < 1.5 * learning.kl_limit < gradient.parts["loss/divergence"]:
                         return

@@ -1,6 +1,7 @@
 """Build a user's own network, or that of a Keras model; a mistake gives one line with a remedy."""
 
 import dataclasses
+import inspect
 import re
 import sys
 from collections import Counter
@@ -15,6 +16,7 @@ from a3c.config import Config, NetworkConfig, user_code
 from a3c.config.options import check_minibatches
 from a3c.config.user_code import kind_of
 from a3c.errors import UserError
+from a3c.learn import schedules
 from a3c.learn.agent import Agent, Batch
 from a3c.net import layers
 from a3c.net.distributions import Policy, for_space
@@ -103,7 +105,7 @@ def check(network: Network, observation_space: Box, config: Config) -> Agent:
             "state": state,
             "policy_parameters": np.stack([action.policy_parameters] * _STEPS),
         }
-        agent.gradient(Batch(**samples), 0.0, 0.0)
+        agent.gradient(Batch(**samples), *schedules.after(config, 0).of_loss)
         return agent
 
 
@@ -145,6 +147,9 @@ def of_keras(
     weights = [variable.numpy() for variable in model.trainable_variables]
     others = [variable.numpy() for variable in model.non_trainable_variables]  # seeds of Dropout
     policy = for_space(action_space, config)
+    # A subclass's own `call` needs no argument `training`.
+    has_modes = "training" in inspect.signature(model.call).parameters
+    mode = {"training": False} if has_modes else {}
 
     def forward(observations: Any, state: Any, _starts: Any) -> NetworkOutput:
         variables = [
@@ -153,7 +158,7 @@ def of_keras(
         ]
         rows = tf.reshape(observations, [-1, *observations.shape[2:]])  # [T * B, ...]
         constants = [tf.constant(value) for value in others]
-        (parameters, values), _ = model.stateless_call(variables, constants, rows, training=False)
+        (parameters, values), _ = model.stateless_call(variables, constants, rows, **mode)
         steps = tf.shape(observations)[:2]
         parameters = tf.reshape(parameters, tf.concat([steps, [parameters.shape[-1]]], 0))
         return NetworkOutput(parameters, tf.reshape(values, steps), state)

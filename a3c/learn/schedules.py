@@ -20,6 +20,11 @@ class Annealed(NamedTuple):
     ratio_limit: float
     epsilon: float  # the probability of a random action
 
+    @property
+    def of_loss(self) -> tuple[float, float]:
+        """Those that the loss takes, as `Agent.gradient` has them."""
+        return self.entropy_weight, self.ratio_limit
+
 
 def after(config: Config, env_steps: int) -> Annealed:
     """All annealed settings after `env_steps`; those without a final value are constant."""

@@ -156,7 +156,7 @@ class Worker:
     def _exit_when_stuck(self, error: RetryableError) -> None:
         """Exit from another thread when the thread of `run` hangs in a call to a lost ps."""
         if hasattr(self, "_sinks"):  # else it is too early for rows
-            self._write_row(whole_cluster=False)
+            self._write_last_row(whole_cluster=False)
         log.error("%s; exiting with code %d", error, error.exit_code)
         leave_now(error.exit_code)
 
@@ -181,12 +181,12 @@ class Worker:
                     if self._tick():
                         break
             self._send_reports()
-            self._write_row()
+            self._write_last_row()
         except (PlayError, UnplayableError) as error:
-            self._write_row()
+            self._write_last_row()
             self._save_for_others(error)
-        except A3CError:  # the last row records how far this worker came
-            self._write_row(whole_cluster=False)
+        except A3CError:
+            self._write_last_row(whole_cluster=False)
             raise
         else:
             self._leave()
@@ -249,6 +249,11 @@ class Worker:
     def _write_row_if_due(self) -> None:
         if time.monotonic() - self._row_at >= self._config.run.log_interval_s:
             self._write_row()
+
+    def _write_last_row(self, *, whole_cluster: bool = True) -> None:
+        """Record how far this worker came, unless the last row says so already."""
+        if self._tracker.has_news:
+            self._write_row(whole_cluster=whole_cluster)
 
     def _write_row(self, *, whole_cluster: bool = True) -> None:
         """Write a row of metrics to the log, to metrics/ and to TensorBoard.

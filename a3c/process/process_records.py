@@ -217,7 +217,10 @@ def live_state(record: ProcessRecord) -> str:
 
 def terminate(record: ProcessRecord, now: bool = False) -> bool:
     """Ask a process's keeper to end it, at once if `now`; False if the keeper isn't running."""
-    return signal_keeper(record, signal.SIGQUIT if now else signal.SIGTERM)
+    is_asked = signal_keeper(record, signal.SIGQUIT if now else signal.SIGTERM)
+    if is_asked:
+        signal_keeper(record, signal.SIGCONT)  # it may have been paused
+    return is_asked
 
 
 def resident_bytes(pid: int) -> int:

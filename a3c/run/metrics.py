@@ -134,6 +134,11 @@ class WorkerTracker:
             self.dropped_rollouts += 1
         self._env_steps += env_steps
 
+    @property
+    def has_news(self) -> bool:
+        """Whether anything was played since the last row."""
+        return self._env_steps > 0 or bool(self._samples)
+
     def row(
         self, now: float, seconds: Mapping[str, float], parameters: np.ndarray
     ) -> dict[str, float]:

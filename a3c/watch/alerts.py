@@ -81,10 +81,10 @@ def _cut_off(status: Status) -> Iterator[str]:
 
 
 def _restarts(status: Status) -> Iterator[str]:
-    """The last time that the ps was lost, and the processes that have worked since a restart."""
+    """The last time that the run went back, and the processes that have worked since a restart."""
     if status.losses:
         times = f" ({len(status.losses)} times so far)" if len(status.losses) > 1 else ""
-        yield f"the ps was lost: {status.losses[-1]}{times}"
+        yield f"the run {status.losses[-1]}{times}"
     calm = [
         (p, "once" if p.restarts == 1 else f"{p.restarts} times")
         for p in status.processes

@@ -55,6 +55,8 @@ class Reader:
         settings = self._cache.get(_read_settings, run.config)
         if settings is None:
             raise UserError(f"{run.path} holds no run: give the directory of one")
+        if settings[1] > now:  # the clock was set back since the start
+            settings = settings[0], 0.0
         paths = sorted((run.path / "processes").glob("*.json"))
         records = {path: self._cache.get(process_records.read_record, path) for path in paths}
         damaged = [f"processes/{path.name}" for path, record in records.items() if record is None]

@@ -46,7 +46,7 @@ def assert_lost_no_more_than_the_interval(cluster: Cluster, fault: Moment) -> No
         assert words in cluster.log("worker-0")
         wait_until(lambda: words in cluster.said(), "the launcher's word for it", 10.0)  # noqa: B023
     last = rows.loss(*cluster.losses()[-1])  # `status` has the number of those before it
-    assert f"the ps was lost: {last}" in "\n".join(cluster.status()["warnings"])
+    assert f"the run {last}" in "\n".join(cluster.status()["warnings"])
 
 
 def test_a_ps_that_is_killed_at_the_start_is_waited_for(cluster: Cluster) -> None:
