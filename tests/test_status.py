@@ -76,6 +76,14 @@ def test_a_reused_pid_is_not_taken_for_the_process(tmp_path: Path) -> None:
     assert {p.state for p in found.processes} == {"dead"}
 
 
+def test_a_run_whose_ps_is_dead_has_failed_though_a_worker_lives(tmp_path: Path) -> None:
+    """Nobody holds it, so no keeper is started again."""
+    made = pole(tmp_path)
+    assert status.read(made.run).state == "running"
+    made.process("ps-0", child=dead(), keeper=dead())
+    assert status.read(made.run).state == "failed"
+
+
 def test_a_run_that_ended_is_what_its_summary_says_and_watching_it_returns(tmp_path: Path) -> None:
     made = pole(tmp_path, "done")
     for state in ("done", "failed", "stopped"):
