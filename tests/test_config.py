@@ -126,12 +126,15 @@ def test_workers_share_the_environments_and_then_the_steps() -> None:
         ({"workers": 64, **TASK}, Share(1, 16, 1)),
         # A rollout gets no shorter unless that is allowed.
         ({"workers": 16, **TASK, "shortest_rollout": None}, Share(1, 32, 1)),
+        ({"workers": 64, **TASK, "shortest_rollout": None}, Share(1, 32, 2)),
         ({"workers": 64, **TASK, "rollout_length": 8}, Share(1, 8, 1)),
         # What the user says of one worker wins.
         ({"workers": 16, **TASK, "envs_per_worker": 4, "minibatches": 2}, Share(4, 32, 2)),
         # A push is a worker's share of a step of 256 samples, but not too small.
         *[({"workers": n, **LARGE}, Share(16 // n, 128, 8)) for n in (1, 4)],
         ({"workers": 16, **LARGE}, Share(1, 128, 2)),
+        ({"workers": 64, **LARGE}, Share(1, 128, 8)),
+        ({"workers": 64, **LARGE, "smallest_push": 64}, Share(1, 128, 2)),
         # Pushes get smaller, down to 16, where 64 would make steps larger than the setting.
         ({"workers": 4, **SMALL}, Share(4, 128, 8)),
         ({"workers": 8, **SMALL}, Share(2, 128, 8)),
