@@ -254,7 +254,8 @@ with rundir.hold(run.path), Interruption() as interruption:
 """
 
 
-def test_stop_ends_even_the_last_games(tmp_path: Path, python: Python) -> None:
+@pytest.mark.parametrize("is_paused", [False, True])
+def test_stop_ends_even_the_last_games(tmp_path: Path, python: Python, is_paused: bool) -> None:
     made = pole(tmp_path, "done", max_env_steps=900)
     made.checkpoint(900, 20.0, reason="max_env_steps")
     started = tmp_path / "started"
@@ -262,6 +263,8 @@ def test_stop_ends_even_the_last_games(tmp_path: Path, python: Python) -> None:
     (tmp_path / "evaluate.py").write_text(games)
     launcher = python(LAST_GAMES, str(made.run.path))
     wait_until(started.exists, "the games")
+    if is_paused:
+        launcher.send_signal(signal.SIGSTOP)
     assert ended(0, launch_cluster.main, "stop", str(made.run.path)).out == "run is stopped\n"
     assert launcher.wait(timeout=30) == 128 + signal.SIGTERM
     assert summary_of(made, "state", "evaluation") == ("done", None)

@@ -217,10 +217,7 @@ def live_state(record: ProcessRecord) -> str:
 
 def terminate(record: ProcessRecord, now: bool = False) -> bool:
     """Ask a process's keeper to end it, at once if `now`; False if the keeper isn't running."""
-    is_asked = signal_keeper(record, signal.SIGQUIT if now else signal.SIGTERM)
-    if is_asked:
-        signal_keeper(record, signal.SIGCONT)  # it may have been paused
-    return is_asked
+    return signal_keeper(record, signal.SIGQUIT if now else signal.SIGTERM)
 
 
 def resident_bytes(pid: int) -> int:
@@ -245,10 +242,12 @@ def signal_keeper(record: ProcessRecord, signum: signal.Signals) -> bool:
 
 
 def signal_process(process: Identity, signum: signal.Signals, what: str) -> bool:
+    """Signal a process, also one that is paused, as by Ctrl-Z; False if it isn't running."""
     if not is_alive(process):
         return False
     try:
         os.kill(process.pid, signum)
+        os.kill(process.pid, signal.SIGCONT)
     except ProcessLookupError:
         return False
     except PermissionError as error:
