@@ -81,6 +81,19 @@ def test_no_script_runs_for_nothing(tmp_path: Path, monkeypatch: Patch, caplog: 
     assert summary_of(made, "solved", "evaluation") == (True, SCORES)
 
 
+def test_last_games_that_never_end_do_not_keep_a_run_from_ending(
+    tmp_path: Path, monkeypatch: Patch, caplog: Log
+) -> None:
+    monkeypatch.setattr(run_summary, "REPOSITORY", tmp_path)
+    monkeypatch.setattr(run_summary, "ENDLESS_GAMES_S", 0.5)
+    (tmp_path / "evaluate.py").write_text("import time\ntime.sleep(600)")
+    made = cartpole(tmp_path / "endless", max_env_steps=900)
+    made.checkpoint(900, 1.0, reason="max_env_steps", episodes=0)
+    assert conclude(made) == EXIT_OK
+    assert summary_of(made, "state", "evaluation") == ("done", None)
+    assert "none of these in 0.5 s; --max-episode-steps makes games end" in caplog.text
+
+
 def test_a_signal_after_training_spares_the_summary(tmp_path: Path, monkeypatch: Patch) -> None:
     made = pole(tmp_path, "done", max_env_steps=900)
     made.checkpoint(900, 20.0, reason="max_env_steps")

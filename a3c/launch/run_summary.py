@@ -37,6 +37,7 @@ from a3c.watch.status import Reader
 log = logging.getLogger("a3c")
 
 LINE_INTERVAL_S = 5.0
+ENDLESS_GAMES_S = 600.0  # for the last games, if no game has ended in training
 
 
 def opening(run: RunDir, config: Config, preset: str | None, plan: Plan) -> str:
@@ -174,7 +175,8 @@ def conclude(run: RunDir, config: Config, outcome: Outcome, interruption: Interr
     if plays_on and evaluation is None and games:
         log.info("playing %s with the trained agent", count(games, "game"))
         flags = ("--json", "--episodes", str(games))
-        said = _run_script(interruption, "evaluate.py", str(run.path), *flags)
+        limit_s = None if manifest and manifest.episodes else ENDLESS_GAMES_S
+        said = _run_script(interruption, "evaluate.py", str(run.path), *flags, limit_s=limit_s)
         # The environment may print too.
         scores = [line for line in said.splitlines() if line.startswith('{"checkpoint"')]
         evaluation = json.loads(scores[-1]) if scores else None
@@ -186,8 +188,13 @@ def conclude(run: RunDir, config: Config, outcome: Outcome, interruption: Interr
     return 128 + interruption.signal if interruption.signal else code
 
 
-def _run_script(interruption: Interruption, script: str, *arguments: str) -> str:
-    """Run one of our scripts; return its output, empty if it fails or a signal has arrived."""
+def _run_script(
+    interruption: Interruption, script: str, *arguments: str, limit_s: float | None = None
+) -> str:
+    """Run one of our scripts; return its output, empty if it fails or a signal has arrived.
+
+    `limit_s` is for games that may never end.
+    """
     if interruption.came():
         return ""
     argv = [sys.executable, str(REPOSITORY / script), *arguments]
@@ -201,11 +208,18 @@ def _run_script(interruption: Interruption, script: str, *arguments: str) -> str
         interruption.script = process
         if interruption.came():  # the signal came while the script was starting
             process.terminate()
-        printed, _ = process.communicate()
+        try:
+            printed, is_late = process.communicate(timeout=limit_s)[0], False
+        except subprocess.TimeoutExpired:
+            process.terminate()
+            printed, is_late = process.communicate()[0], True
         interruption.script = None
     if interruption.came():
         name = signal.Signals(interruption.signal).name
         log.info("%s: %s was ended before it was ready", name, script)
+    elif is_late:
+        why = f"no game has ended in training, and none of these in {limit_s:g} s"
+        log.error("%s was ended: %s; --max-episode-steps makes games end", script, why)
     elif process.returncode:
         log.error("%s failed with %d", script, process.returncode)
     else:
