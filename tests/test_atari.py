@@ -10,7 +10,7 @@ from gymnasium.vector import AutoresetMode, VectorEnv
 import envs
 from a3c.config import EnvConfig
 from a3c.env import atari
-from tests import refused
+from tests import Patch, refused
 
 Envs = VectorEnv[Any, Any, Any]
 
@@ -114,6 +114,14 @@ def test_old_and_new_ids_name_a_game_and_its_stickiness() -> None:
     assert {i: game and (game.rom, game.stickiness) for i, game in found.items()} == games
     others = ("Pong-v5", "ALE/Pong-v4", "ALE/PongNoFrameskip-v5", "Pong-ram-v4", "Pogn-v4")
     assert not any(atari.find(other) for other in others)
+
+
+def test_an_environment_of_ones_own_may_have_the_name_of_an_old_game(monkeypatch: Patch) -> None:
+    own = gymnasium.registry["CartPole-v1"]
+    monkeypatch.setitem(gymnasium.registry, "Tetris-v0", own)
+    config = EnvConfig("examples.memory:Tetris-v0")
+    assert atari.find(config.env_id) is None
+    assert envs.check(config)[0].shape == (4,)
 
 
 @pytest.mark.parametrize(

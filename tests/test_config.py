@@ -195,3 +195,8 @@ def test_the_share_is_said_in_one_line() -> None:
         "each worker plays 1 environment × 128 steps; 512 samples a step of the optimizer, "
         "128 a push"
     )
+    own = {"network": "mine:build", "workers": 16}  # it may have a memory
+    assert sharing(config(**PONG, samples_per_step=128, **own)) == (
+        "each worker plays 1 environment × 128 steps"
+    )
+    assert sharing(config(**TASK, **own)).endswith("16 a push")

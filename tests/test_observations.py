@@ -152,7 +152,10 @@ def test_transposing_twice_changes_nothing() -> None:
     turned = observations.channels_last_space(bounded)
     np.testing.assert_array_equal(turned.high, np.moveaxis(high, 0, -1))
     assert observations.prepared_shape(turned) == observations.prepared_shape(bounded)
-    for space in (RGB, RGB_STACK_CHANNELS_FIRST, Box(0, 255, (4, 4, 4), np.uint8), VECTOR):
+    narrow = Box(-1.0, 1.0, (4, 2, 36))
+    assert observations.prepared_shape(narrow) == (2, 36, 4)
+    others = (RGB, RGB_STACK_CHANNELS_FIRST, Box(0, 255, (4, 4, 4), np.uint8), VECTOR, narrow)
+    for space in others:
         raw = rollout(space)
         assert observations.channels_last(raw, space) is raw
         assert observations.channels_last_space(space) is space

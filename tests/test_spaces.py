@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from contextlib import closing
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
 import gymnasium
 import numpy as np
@@ -185,6 +186,16 @@ def test_final_observations_are_packed_and_masks_are_of_the_next_action(mode: An
             observed, _ = made.reset(options={"reset_mask": only})
             np.testing.assert_array_equal(observed[1:, -5:], before[1:, -5:])
             return
+
+
+def test_a_game_that_is_reset_alone_and_gives_no_mask_may_take_any_action() -> None:
+    made = copies(FLOATS, action_masks=True, mode=AutoresetMode.DISABLED)
+    made._masks[:] = [True, False]
+    nothing = {"action_mask": np.zeros((3, 2)), "_action_mask": np.zeros(3, bool)}
+    answer = made.env.observation_space.sample(), nothing
+    with mock.patch.object(made.env, "reset", return_value=answer):
+        observed, _ = made.reset(options={"reset_mask": np.array([True, False, False])})
+    assert observed[:, -2:].tolist() == [[1, 1], [1, 0], [1, 0]]
 
 
 def masked_agent(actions: Any) -> tuple[Any, Agent, Any]:

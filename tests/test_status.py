@@ -41,6 +41,11 @@ def test_a_live_run_has_all_that_programs_count_on(tmp_path: Path) -> None:
     assert found["checkpoint"]["step"] == 4_580_000
     assert found["checkpoint"]["age_s"] == pytest.approx(24, abs=5)
     assert Path(found["checkpoint"]["path"]).is_dir()
+    assert found["workers"] == 2
+    made.process("worker-2")  # `add`
+    assert status.read(made.run).workers == 3
+    made.process("worker-1", state="stopped", pid=None)  # `remove`
+    assert status.read(made.run).workers == 2
 
 
 def test_games_that_were_rolled_back_do_not_count(tmp_path: Path) -> None:

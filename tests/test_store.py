@@ -7,6 +7,7 @@ import threading
 from collections.abc import Callable
 from contextlib import suppress
 from typing import Any
+from unittest import mock
 
 import numpy as np
 import pytest
@@ -76,6 +77,24 @@ def test_initialising_writes_what_was_given_and_forgets_the_rest(stores: Pair) -
     slots = {key: value for key, value in first.snapshot().values.items() if "/Adam" in key}
     assert slots
     assert all((value == 0).all() for value in slots.values())
+
+
+def test_no_worker_attaches_while_the_chief_initialises_again(stores: Pair) -> None:
+    """As after the restart of one of several ps: on the others `ready` is still as before."""
+    chief, worker = stores
+    chief.initialize({})
+    assert worker.is_ready()
+    seen = []
+
+    def run(fetches: Any, *arguments: Any, **options: Any) -> Any:
+        if fetches == list(chief._initializers.values()):
+            seen.append(worker.is_ready())
+        return store_run(fetches, *arguments, **options)
+
+    store_run = chief._run
+    with mock.patch.object(chief, "_run", run):
+        chief.initialize({})
+    assert (seen, worker.is_ready()) == ([False], True)
 
 
 def test_a_snapshot_is_torn_by_no_more_than_it_says_and_a_push_a_worker() -> None:

@@ -78,11 +78,14 @@ PREPROCESSING = {
 def find(env_id: str) -> AtariId | None:
     """The game of an id, with or without a module, or None if it isn't an Atari id.
 
+    An environment of the user's own may have an old id too, such as `mine:Tetris-v0`.
+
     `ALE/Pong-v5` and the old `Pong-v4`, `PongDeterministic-v4` and `PongNoFrameskip-v4`, and their
     v0, are the same game and differ only in sticky actions: our configuration sets the frame skip.
     """
-    match = _ID.fullmatch(env_id.rpartition(":")[2])
-    if match is None:
+    env_id = env_id.rpartition(":")[2]
+    match, registered = _ID.fullmatch(env_id), gymnasium.registry.get(env_id)
+    if match is None or (registered and not str(registered.entry_point).startswith("ale_py")):
         return None
     namespace, name, suffix, version = match.groups()
     spec = gymnasium.registry.get(f"ALE/{name}-v5")

@@ -83,8 +83,7 @@ class _Packing(VectorWrapper[Any, Any, Any, Any, Any]):
         self.observation_space = batch_space(single, self.num_envs)
 
     def reset(self, *, seed: int | None = None, options: Any = None) -> tuple[Any, Any]:
-        if "reset_mask" not in (options or {}):  # else the other games keep their masks
-            self._masks[:] = True
+        self._masks[(options or {}).get("reset_mask", slice(None))] = True  # others keep theirs
         observations, info = self.env.reset(seed=seed, options=options)
         if self._sizes and MASK not in info:
             raise UserError(

@@ -58,13 +58,19 @@ def opening(run: RunDir, config: Config, preset: str | None, plan: Plan) -> str:
 
 
 def sharing(config: Config) -> str:
-    """How the samples of an optimizer step are divided among workers and pushes."""
-    if is_recurrent(config.network.network):
-        config = config.for_recurrent()
+    """How the samples of an optimizer step are divided among workers and pushes.
+
+    Of a network of the user's own, only what is known without its having a memory.
+    """
+    network, recurrent = config.network.network, config.for_recurrent()
+    if is_recurrent(network):
+        config = recurrent
     share, step = config.share, config.samples_per_step
     made = f"{step:,} samples a step of the optimizer" if step else "every push is a step"
-    games = f"{count(share.envs, 'environment')} × {share.rollout_length} steps"
-    return f"each worker plays {games}; {made}, {share.push:,.0f} a push"
+    text = f"each worker plays {count(share.envs, 'environment')} × {share.rollout_length} steps"
+    if ":" in network and (share, step) != (recurrent.share, recurrent.samples_per_step):
+        return text
+    return f"{text}; {made}, {share.push:,.0f} a push"
 
 
 def supervise(

@@ -102,8 +102,12 @@ def _highest(space: Box) -> float:
 
 
 def _is_transposed(space: Box) -> bool:
-    """Whether observations of this space are transposed before they are fed."""
-    return len(space.shape) == 3 and channels_first(space)
+    """Whether observations of this space are transposed before they are fed.
+
+    Not if the transposed ones would look like channels first again, as of `[4, 2, 36]`.
+    """
+    is_narrow = len(space.shape) == 3 and space.shape[1] < space.shape[0]
+    return len(space.shape) == 3 and channels_first(space) and not is_narrow
 
 
 def channels_last_space(space: Box) -> Box:

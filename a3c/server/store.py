@@ -115,8 +115,10 @@ class Store:
     def initialize(self, values: Mapping[str, np.ndarray]) -> None:
         """Initialise the ps, write `values`, and note that the ps starts at their env step.
 
-        `ready` is written last: if the chief dies during this call, the ps counts as uninitialised.
+        The ps counts as uninitialised until `ready` is written last, although it may have been
+        initialised before, where only another ps started again.
         """
+        self._assign({"ready": False})
         self._run(list(self._initializers.values()))
         self._assign(by_shard(values, self.layout, self._saved))
         self._assign({"ps_start": PsStart(secrets.randbits(53), int(values.get("global_step", 0)))})
