@@ -6,8 +6,8 @@
     python evaluate.py runs/pong-... --watch     # in a window, at the game's own speed
     python evaluate.py runs/pong-.../checkpoints/1200000 --json
 
-Scores are raw, of games at least of the environment's own length, with seeds that training never
-saw.
+Scores are raw. If training has a shorter time limit than the environment's own, games here don't
+have it. Training never uses their seeds.
 """
 
 from __future__ import annotations
@@ -224,7 +224,7 @@ def follow(run: RunDir, arguments: argparse.Namespace) -> int:
 
 @contextlib.contextmanager
 def only_evaluator(run: RunDir) -> Iterator[None]:
-    """Hold the lock of the run's scores: a second evaluator is refused, that of a keeper waits."""
+    """Hold the lock of the run's scores; a second evaluator is refused, or waits under a keeper."""
     heartbeat = Heartbeat()
     with contextlib.ExitStack() as stack:
         with contextlib.suppress(OSError):  # where nothing can be written, no score is either
@@ -275,7 +275,7 @@ def report(
 
 
 def command() -> int:
-    """What the installed `a3c-evaluate` runs."""
+    """The entry point of the installed command `a3c-evaluate`."""
     return leave_soon(main())
 
 

@@ -163,7 +163,7 @@ def start(arguments: list[str]) -> int:
         with rundir.refusing(path):
             planned.save(run)
             hosts.save_copy(run, placement)
-            for record in (path / "processes").glob("*.json"):  # as old, they would be trusted
+            for record in (path / "processes").glob("*.json"):  # old ones would be trusted
                 record.unlink(missing_ok=True)
         log.info("%s", run_summary.opening(run, config, chosen.preset, planned))
         if changes:
@@ -207,7 +207,7 @@ def _parse(arguments: list[str]) -> tuple[Config, argparse.Namespace, list[str]]
     if resumed is None or base is None:
         return config, chosen, []
     chosen.run_dir, chosen.preset = resumed.path, rundir.recorded(resumed, "preset")
-    with contextlib.suppress(UserError):  # what ran beside it before does so again
+    with contextlib.suppress(UserError):  # TensorBoard and evaluator run again if they did before
         before = plan.Plan.load(resumed)
         if chosen.tensorboard is None:
             chosen.tensorboard = bool(before.of_role("tensorboard"))
@@ -227,7 +227,7 @@ def _more_env_steps(text: str, run: RunDir) -> list[str]:
 
 
 def _changes(before: Config, config: Config, resumed: RunDir) -> list[str]:
-    """The changed settings, and the annealed ones whose value now another window changes."""
+    """The changed settings, and annealed values that change with their schedules' windows."""
     old, new = flat(before), flat(config)
     changes = [f"{n} {shown(old[n])} -> {shown(new[n])}" for n in new if new[n] != old[n]]
     if before.windows == config.windows:
@@ -286,7 +286,7 @@ def _plan(
             why = "the run goes on from its own checkpoint"
             raise UserError(f"--start-from with --resume: {why}: leave it out, or start a new run")
         rundir.check_resumable(path, config)
-        # Its source may be gone.
+        # A resumed run doesn't need the source of its weights, which may be gone.
         tried = dataclasses.replace(config, run=dataclasses.replace(config.run, start_from=None))
     preflight.check_network(tried, observations, actions)
     danger = preflight.isolation_warning(config.cluster.isolation, across_hosts=bool(placement))
@@ -332,7 +332,7 @@ def _wants_tmux(chosen: argparse.Namespace, planned: plan.Plan, run: RunDir) -> 
 
 
 def command() -> int:
-    """What the installed `a3c` runs."""
+    """The entry point of the installed command `a3c`."""
     return leave_soon(main())
 
 

@@ -136,7 +136,7 @@ def draw_network(arguments: argparse.Namespace, names: Sequence[str]) -> Iterato
 
 
 def command() -> int:
-    """What the installed `a3c-plot` runs."""
+    """The entry point of the installed command `a3c-plot`."""
     return leave_soon(main())
 
 

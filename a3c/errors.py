@@ -1,7 +1,7 @@
 """The errors that end a process, and the exit code each one maps to.
 
 UserError        2   the user can correct it: the message names the value and the remedy
-PlayError        1   the environment raised: its keeper restarts it, but not without limit
+PlayError        1   the environment raised: the keeper restarts the process a few times
 RetryableError  75   worth another try: the ps is lost, or a peer is not there yet
 FatalError      70   a fault that a restart can't repair
 """
@@ -36,13 +36,14 @@ class FatalError(A3CError):
 
 
 class UnplayableError(FatalError):
-    """The environment gives nothing that can be learned from, and never will."""
+    """The worker can't learn from what the environment gives, and a restart doesn't help."""
 
 
 def reason_of(error: Exception) -> str:
-    """Its reason in one line.
+    """The reason of an error in one line.
 
-    TensorFlow writes headings before it, which end in a colon, and after it the graph's node.
+    TensorFlow writes headings before the reason, which end in a colon or an equals sign, and the
+    graph's node after it.
     """
     lines = [line.strip() for line in str(error).splitlines()]
     lines = [line for line in lines if line and not line.endswith((":", "="))] or [repr(error)]

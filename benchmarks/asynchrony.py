@@ -236,7 +236,7 @@ AnyRun = TypeVar("AnyRun", bound=Run)
 
 
 def best(found: Iterable[AnyRun]) -> list[AnyRun]:
-    """Without the runs in Python of what was also simulated in C, with more seeds."""
+    """Drop runs simulated in Python whose task and remedy C has simulated too, with more seeds."""
     found = list(found)
     in_c = {(one.task, one.remedy) for one in found if one.kind == IN_C}
     return [one for one in found if one.kind != SIMULATED or (one.task, one.remedy) not in in_c]

@@ -28,7 +28,7 @@ from a3c.process import console
 
 SOURCE = Path(__file__).with_name("asynchrony.c")
 TASKS = ("CartPole-v1", "Acrobot-v1", "Pendulum-v1")  # as numbered in the program
-_SAME = (  # settings of both by the same name
+_SAME = (  # settings with the same name in the C program
     *("epochs", "ratio_limit", "gamma", "gae_lambda", "advantage_horizon", "normalize_advantages"),
     *("reward_scale", "learning_rate", "adam_beta1", "adam_beta2", "adam_epsilon"),
     *("max_gradient_norm", "value_loss_weight", "entropy_weight"),

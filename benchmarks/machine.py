@@ -97,7 +97,7 @@ def table(titles: Iterable[str], rows: Iterable[Iterable[object]]) -> list[str]:
 
 
 def filled(page: str, tables: Mapping[str, Sequence[str]]) -> str:
-    """Fill the tables of a page, each between `<!-- table: NAME -->` and `<!-- end -->`; the page.
+    """A page with its tables filled, each between `<!-- table: NAME -->` and `<!-- end -->`.
 
     Tables without a place in the page are left out; tables of other programs stay unchanged.
     """

@@ -133,7 +133,7 @@ def first_at(run_dir: Path, window: int, mark: float) -> int | None:
 def run_cluster(config: Config, run_dir: Path) -> None:
     """Run a cluster until ps and chief exit; SystemExit where a process fails.
 
-    Workers that are left or start after that are killed. A process that exits with 75 is started
+    Workers that still run or start after that are killed. A process that exits with 75 is started
     again at once: under heavy load a connection may break, and a ps refuses the repeated call.
     """
     (run_dir / "logs").mkdir(parents=True)

@@ -56,7 +56,7 @@ class Plan:
         return [process for process in self.processes if process.role == role]
 
     def kept(self) -> list[Process]:
-        """The ps and workers of a run by `keep`, each perhaps on a host of its own."""
+        """The ps and workers that `keep` supervises, perhaps each on a host of its own."""
         return [
             process
             for process in self.processes

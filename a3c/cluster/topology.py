@@ -140,7 +140,7 @@ def wait_for_peer(
         patience_s = min(2.0, max(0.05, deadline - time.monotonic()))
         try:
             with socket.create_connection(split_address(address), timeout=patience_s) as connection:
-                # The kernel may give this connection the free target port: it meets itself.
+                # The kernel may choose the free target port for this end: a connection to itself.
                 if connection.getsockname() != connection.getpeername():
                     return
                 reason = "nothing listens there"

@@ -9,7 +9,7 @@ from typing import Any, Literal, NamedTuple, Self
 
 from a3c.config.user_code import networks
 
-MAX_ENVS = 4096  # of a worker: so many seeds are its own
+MAX_ENVS = 4096  # of a worker, which has a block of so many seeds
 MAX_STALENESS = 4  # steps of the optimizer while each worker pushes once
 
 
@@ -233,7 +233,7 @@ class LearningConfig:
 
     @property
     def gradient_norms(self) -> tuple[float, ...]:
-        """The limit for all weights; or the policy's, and that of value-only weights or loss."""
+        """One limit for all weights, or two: the second is for value-only weights or loss."""
         own = self.critic_max_gradient_norm
         if own is None and self.value_optimizer == "own":
             own = self.max_gradient_norm
@@ -393,7 +393,7 @@ class Config:
         """Samples that the ps collects for one optimizer step; 0: every push is a step.
 
         With many workers it is more than the setting says: while a worker computes a gradient, each
-        of the others may push once, and that shall make about four steps of the optimizer.
+        of the others may push once, and these pushes shall make at most about four optimizer steps.
         """
         least = round(self.cluster.workers * self.share.push / MAX_STALENESS)
         return self._set_samples_per_step and max(self._set_samples_per_step, least)
@@ -447,7 +447,7 @@ class Config:
         return Share(envs, length, minibatches)
 
     def for_recurrent(self) -> Self:
-        """These settings with at most one minibatch per environment: its steps stay together."""
+        """These settings with at most one minibatch per environment, whose steps stay together."""
         minibatches = min(self.share.minibatches, self.share.envs)
         return replace(self, learning=replace(self.learning, minibatches=minibatches))
 

@@ -186,7 +186,7 @@ def is_for_another_task(preset: str, env_id: str) -> bool:
 
 
 def preset_for(env_id: str) -> str | None:
-    """The preset that fits an environment best: the pattern wins that is plain text for longest."""
+    """The preset for an environment: of matching patterns the one with the longest plain prefix."""
     pairs = [(pattern, name) for name in preset_names() for pattern in patterns(name)]
     matching = [pair for pair in pairs if fnmatch.fnmatchcase(env_id, pair[0])]
     best = max(matching, key=lambda pair: len(re.split(r"[*?\[]", pair[0])[0]), default=None)
@@ -194,7 +194,7 @@ def preset_for(env_id: str) -> str | None:
 
 
 def merge(layers: Sequence[Layer]) -> Config:
-    """One configuration; later layers override earlier ones, a learning rate also a range of it."""
+    """One configuration; later layers override earlier ones, and a rate an earlier rate range."""
     merged: Layer = {}
     for layer in layers:
         if "learning_rate" in layer:

@@ -66,7 +66,7 @@ FIELD = slice(34, 194)  # the rows of Pong's and Breakout's playing field
 
 # "universe" is as in universe-starter-agent: the playing field, 42x42, grey. There are three
 # differences: a pixel is the mean of the area it covers, without an interpolated 80x80 step; grey
-# is luminance, not the mean of red, green and blue; and it is the maximum of the last two frames.
+# is luminance, not the mean of red, green and blue; and a frame is the maximum of the last two.
 PREPROCESSING = {
     "auto": Preprocessing(slice(None), 84),
     "atari": Preprocessing(slice(None), 84),
@@ -224,10 +224,10 @@ class AtariGame(gymnasium.Wrapper[Any, Any, Any, Any]):
 
 
 class FrameStack(VectorWrapper[Frames, Any, Frames, Any, Any]):
-    """Shrinks the `[K, 1, 210, 160]` screens of `AtariVectorEnv`, and stacks S.
+    """Shrinks the `[K, 1, 210, 160]` screens of `AtariVectorEnv`, and stacks S of them.
 
-    Frames before the start of an episode are black, or its first. Episodes must end in SAME_STEP
-    mode.
+    Frames before the start of an episode are black, or copies of its first frame. The environments
+    must reset in SAME_STEP mode.
     """
 
     def __init__(self, envs: VectorEnv[Frames, Any, Any], config: EnvConfig) -> None:

@@ -22,9 +22,9 @@ from a3c.process import console
 from a3c.process.signals import Leaving
 
 ATARI_FRAMES = 108_000  # half an hour of play: the limit of every Atari id
-MISSING = (ImportError, gymnasium.error.DependencyNotInstalled)  # raised without a package
+MISSING = (ImportError, gymnasium.error.DependencyNotInstalled)  # if a package is missing
 
-# Packages whose environments Gymnasium knows only after an import, by how their ids begin.
+# Packages whose environments Gymnasium knows only after an import, by the prefix of their ids.
 _PACKAGES = {"MiniGrid-": "minigrid", "BabyAI-": "minigrid", "MinAtar/": "minatar.gym"}
 
 
@@ -55,7 +55,10 @@ def import_packages() -> None:
 
 
 def _register(module: str, subject: str) -> list[str]:
-    """Import a module of environments, and call its `register_envs` if it has one; their ids."""
+    """Import a module of environments; returns their ids.
+
+    If the import registers none, the module's `register_envs` is called, if it has one.
+    """
     loaded = user_code.import_module(module, subject)
 
     def is_own(env_id: str) -> bool:

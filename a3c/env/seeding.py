@@ -4,7 +4,7 @@
 of `BLOCK` consecutive seeds, all below 2**31, the limit of the Arcade Learning Environment. The
 lower half is for training, the upper half for evaluation. In each, a hash of the run's seed picks
 the start, and the run's blocks follow one another from there: they never overlap. A worker that
-starts again, at another env step, gets a block of another start; these may overlap, but rarely.
+starts again at another env step gets a block from another start, which rarely overlaps with others.
 """
 
 import hashlib

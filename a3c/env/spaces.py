@@ -139,7 +139,7 @@ class _Packing(VectorWrapper[Any, Any, Any, Any, Any]):
 
 
 def _find_parts(space: Space[Any], env_id: str) -> tuple[dict[Path, Space[Any]], Box | None]:
-    """The parts of a space by path, the image first, and the image; UserError if it can't be."""
+    """The parts of a space by path, the image first, and the image; UserError if unsupported."""
     parts = dict(_leaves(space, ()))
     images = {path: p for path, p in parts.items() if isinstance(p, Box) and is_image(p)}
     unusable = [path for path, part in parts.items() if not isinstance(part, _SUPPORTED)]
@@ -210,7 +210,7 @@ def as_actions(space: Any, choices: np.ndarray) -> np.ndarray:
 
 
 def allowed_actions(envs: Envs, observations: np.ndarray) -> Any:
-    """Random actions, or where there are masks the first ones that these allow."""
+    """Random actions; if there are masks, the first allowed ones."""
     space, actions = envs.single_observation_space, envs.single_action_space
     if not isinstance(space, Packed) or not space.num_masked:
         return envs.action_space.sample()

@@ -58,9 +58,9 @@ class Copies(SyncVectorEnv):
     def _add_info(self, vector_infos: Any, env_info: Any, env_num: int) -> Any:
         """Add a copy's info: to a column of objects for each name, and to its mask `_name`.
 
-        So infos hold anything, of other types and shapes in each copy and step: Gymnasium's columns
-        have the type and shape of their first value, and fail at others or change them. A dict is a
-        table of columns; plain values of that name are then left out.
+        Columns of objects hold values of different types and shapes. Gymnasium's own columns take
+        the type and shape of their first value, and fail at other values or convert them. A dict
+        becomes a table of columns; plain values of the same name are then left out.
         """
         for name, value in env_info.items():
             is_table = isinstance(value, dict) and name != "final_obs"
@@ -75,7 +75,7 @@ class Copies(SyncVectorEnv):
                 self._add_info(column, value, env_num)
             elif isinstance(column, dict):
                 continue
-            else:  # the environment may reuse an array; one without axes becomes a number
+            else:  # copied, as the environment may reuse an array; `[()]` makes 0-d ones numbers
                 is_array = isinstance(value, np.ndarray)
                 kept = copy.deepcopy(value) if name == "final_obs" else value
                 column[env_num] = value.copy()[()] if is_array else kept
@@ -97,7 +97,7 @@ def _wrap(env: Env, name: str, **arguments: Any) -> Env:
 class RawScoreCounter(gymnasium.Wrapper[Any, Any, Any, Any]):
     def __init__(self, env: Env) -> None:
         super().__init__(env)
-        self.sums_of_games = [0.0]  # of each game since the last `take`; the last one goes on
+        self.sums_of_games = [0.0]  # of each game since the last `take`; the last is not over
         self._has_begun = False
 
     def step(self, action: Any) -> Any:

@@ -238,7 +238,7 @@ def unconfirmed_hosts(run: RunDir, name: str | None = None) -> list[Host]:
 
 
 def _without_end(run: RunDir, name: str | None) -> Iterator[tuple[Path, LastSeen]]:
-    """The files about processes on other hosts with no recorded end, or about that of a name."""
+    """The notes of processes on other hosts without a recorded end, or only that of `name`."""
     for path in (run.path / "elsewhere").glob(f"{name or '*'}.json"):
         seen = read(path)
         if seen and not seen.has_ended:
@@ -246,7 +246,7 @@ def _without_end(run: RunDir, name: str | None) -> Iterator[tuple[Path, LastSeen
 
 
 def end_remote(run: RunDir, *, now: bool, name: str | None = None) -> list[str]:
-    """End what remains on other hosts, on all at once, or only the process of that name.
+    """End the processes that remain on other hosts, all hosts at once; with `name` only that one.
 
     Returns the names of those that were ended; raises UserError on failure.
     """
@@ -278,7 +278,7 @@ def end_remote(run: RunDir, *, now: bool, name: str | None = None) -> list[str]:
 
 
 def _note_end(path: Path, seen: LastSeen) -> None:
-    """Note that a process has been ended there; `status` goes on naming its host."""
+    """Note that a process was ended on its host, which `status` still shows."""
     if seen.record is not None:
         ended = replace(seen.record, state="stopped", pid=None)
         with contextlib.suppress(OSError):  # disk full

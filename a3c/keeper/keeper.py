@@ -180,7 +180,7 @@ class Keeper:
             what = f"{spec.argv[0]!r}" + (f" in {spec.directory}" if spec.directory else "")
             self._capture.note(f"{spec.name}: cannot start {what}: {error.strerror}")
             is_temporary = error.errno in (errno.EAGAIN, errno.ENOMEM)
-            code = EXIT_RETRY if is_temporary else 127  # as shells say it
+            code = EXIT_RETRY if is_temporary else 127  # as in shells
             self._decide(code, None, 0.0, False)
             return
         self._child = child
@@ -206,7 +206,7 @@ class Keeper:
         how = f"{self._spec.name} {last_exit}"
         kind = classify_exit(code, reason)
         is_needed = self._spec.role == "ps" or (self._spec.role, self._spec.task) == ("worker", 0)
-        if code == 128 + SIGTERM and reason is None and is_needed:  # TERM to it, as by earlyoom
+        if code == 128 + SIGTERM and reason is None and is_needed:  # TERM from another program
             kind = "retry"
         if self._stopping:
             self._leave("stopped", self._last_status, how)

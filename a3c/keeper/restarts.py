@@ -39,7 +39,7 @@ class Limits:
 class RestartDecision(NamedTuple):
     again: bool
     delay_s: float
-    first_of_row: bool  # the first failure since the process last worked
+    first_of_row: bool  # no earlier failure or crash is counted at present
 
 
 def classify_exit(code: int, reason: str | None = None) -> ExitKind:

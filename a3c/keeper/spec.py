@@ -1,4 +1,4 @@
-"""One process of a run as data, and the command line of its keeper, which has it as JSON."""
+"""One process of a run as data, and its keeper's command line, which contains it as JSON."""
 
 import json
 import sys
@@ -43,7 +43,7 @@ class KeeperSpec(Process):
     limits: Limits = field(default_factory=Limits)
     restarts: int = 0  # under earlier keepers
     echo: bool = False  # the keeper's own stdout gets the output too
-    parent: int | None = None  # the pid with whose end the keeper ends
+    parent: int | None = None  # the keeper ends when the process with this pid ends
 
     def command(self, python: str = sys.executable) -> list[str]:
         """The keeper's command line, for an environment in which PYTHONPATH finds `a3c`.

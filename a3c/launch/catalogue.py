@@ -1,4 +1,4 @@
-"""What there is to choose from: presets, settings, environments, and completions of a line.
+"""List presets, settings and environments, and complete command lines.
 
 The completions come from the launcher's own parsers. `launch_cluster.py completion` prints a
 function for bash (or zsh with bashcompinit), which calls the hidden verb `complete`. Every
@@ -60,9 +60,9 @@ def environments(arguments: argparse.Namespace) -> None:
 
 
 def _measured(preset: str) -> str:
-    """What a preset's runs came to, and at which commit, from the files of the benchmarks.
+    """The results of a preset's runs, with their commit, from the files of the benchmarks.
 
-    That is how many were solved, or the mean scores of the long runs, of 100 whole games each.
+    They are the number of solved runs, or the mean scores of the long runs in 100 whole games each.
     """
     if not RESULTS.exists():  # an installation without the benchmarks
         return "-"

@@ -67,7 +67,7 @@ def place(config: Config, chosen: argparse.Namespace) -> tuple[Config, Placement
 def save_copy(run: RunDir, placement: Placement | None) -> None:
     """Copy the host file into the run directory, for `--resume`; without one, delete the copy.
 
-    What was known about processes on the hosts of an earlier session goes too.
+    Notes about processes on the hosts of an earlier session are deleted too.
     """
     shutil.rmtree(run.path / "elsewhere", ignore_errors=True)
     copy = run.path / COPY

@@ -132,7 +132,7 @@ def expand_names(text: str) -> list[str]:
 
 
 def _is_over(run: RunDir, names: Sequence[str]) -> bool:
-    """Whether the run is over, as far as this host knows; for the chief, also summed up."""
+    """Whether the run is over, as far as this host knows; the chief also needs its summary."""
     if CHIEF in names:
         return _is_done(run, CHIEF) and run.summary.exists()
     return any(_is_done(run, name) for name in (*names, CHIEF))
@@ -197,7 +197,7 @@ class PartSupervisor(Supervisor):
                 late_at = time.monotonic() + self._late_s
             needed = (name for name in self._kept if name in (CHIEF, *self._servers))
             if any(self.exit_code(name) for name in needed):
-                break  # it was given up, and the others would train on without it for ever
+                break  # a needed process has failed, and the others would go on forever
             self._pause()
         return Outcome(EXIT_OK)
 

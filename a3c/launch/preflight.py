@@ -93,7 +93,7 @@ def shortages(
 
 
 def check_left_over(run: RunDir) -> None:
-    """Raise UserError if old keepers or processes of the run still run here; end none of them.
+    """Raise UserError if old keepers or processes of the run still run here; it ends none.
 
     The records of a copy name the processes of the original.
     """
@@ -156,7 +156,7 @@ def check_network(config: Config, observations: Any, actions: Any) -> None:
             return
     else:
         user_code.check_source(module, f"network {place}")
-    # The user's own one, and the weights of `--start-from`, are tried in a separate process.
+    # The user's own network, and the weights of `--start-from`, are tried in another process.
     script = str(REPOSITORY / "model.py")
     try:
         done = subprocess.run(

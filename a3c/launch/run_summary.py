@@ -127,7 +127,7 @@ class ProgressLog:
         self._losses = RowFollower(lost, lost.stat().st_size if lost.exists() else 0)
 
     def poll(self) -> None:
-        """Log the news in the run's files; without progress, once which process waits for which."""
+        """Log the news in the run's files; without progress, log each wait for a peer once."""
         for record in process_records.read_records(self._run.path):
             now = (record.state, record.restarts)
             before = self._states.get(record.name)
@@ -245,7 +245,7 @@ def summarise(
     step, wall_s = (manifest.step, manifest.wall_s) if manifest else (0, 0.0)
     earlier = process_records.read_json(dict, run.summary_before) or {}
     is_whole = earlier.get("state") == "done" and type(earlier.get("env_steps")) is int
-    before = {"goal": None, **earlier} if is_whole else {}  # else the run had not ended by itself
+    before = {"goal": None, **earlier} if is_whole else {}  # only if the run had ended by itself
     rows = latest(run.path / "metrics")
     played, since_then = newest_step(rows), newest_step(rows, rundir.started_at(run)) or 0
     is_as_before = before and state != "done" and step == before["env_steps"]
@@ -285,7 +285,7 @@ def summarise(
     return summary
 
 
-# What a resumed run needs so that it doesn't end again at once, by the reason of its end.
+# The flag without which a resumed run would end again at once, by the reason of its end.
 _MORE = {
     "max_env_steps": " --max-env-steps +N",
     "max_wall_time": " --max-wall-time none",

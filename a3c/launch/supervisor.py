@@ -33,7 +33,7 @@ LIMITS = Limits()
 POLL_S = 0.2
 RESTART_POLL_S = 1.0  # in tmux mode each poll reads many files
 WORKER_LINGER_S = 12.0  # after the chief has exited
-AFTER_PS_S = 4.0  # after the ps have exited too, which wait for all running workers
+AFTER_PS_S = 4.0  # once the ps have exited too; they wait for all running workers
 PS_LINGER_S = 20.0  # after the last worker has exited
 EVALUATOR_LINGER_S = 600.0  # the evaluator plays the last checkpoint and records a video
 
@@ -52,7 +52,8 @@ class Interruption:
 
     It starts before the run is supervised and lasts until the summary is written. A signal also
     ends `script`, if one is running; a second signal kills it. SIGHUP stays ignored under nohup.
-    SIGINT doesn't, although shells ignore it for a script's `&` jobs: scripts end runs with it.
+    SIGINT is handled even if it was ignored, as shells do for a script's `&` jobs, because scripts
+    end runs with it.
     """
 
     def __init__(self) -> None:
@@ -73,7 +74,7 @@ class Interruption:
     def _on_signal(self, number: int, _frame: object) -> None:
         now, before = time.monotonic(), self._came_at
         if signal.SIGINT not in (number, self.signal) and now - before < SAME_WITHIN_S:
-            return  # `timeout` may send one twice, and a session that ends SIGTERM and SIGHUP
+            return  # `timeout` may send one twice; the end of a session sends TERM and HUP
         self.count += 1
         self.signal, self._came_at = number, now
         if self.script is not None:
@@ -207,7 +208,7 @@ class Supervisor:
         self.is_over = False  # then no keeper is restarted any more
         self._asked: set[tuple[str, bool]] = set()  # the keepers that were asked to end, and `now`
         self._polled_at = -math.inf
-        self._has_config = run.config.exists()  # not where others have the run's files
+        self._has_config = run.config.exists()  # False if another host has the run's files
         for path in run.wanted.glob("*"):  # from an earlier session
             path.unlink(missing_ok=True)
 
@@ -267,7 +268,7 @@ class Supervisor:
         return [name for name, kept in self._kept.items() if kept.process.role == role]
 
     def _end(self, names: Iterable[str], now: bool = False) -> None:
-        """Ask the keepers that run and were not asked before."""
+        """Ask those keepers to end that still run and were not asked before."""
         for name in names:
             is_left = (name, now) not in self._asked and self.exit_code(name) is None
             if is_left and self._keepers.end(name, now=now):
@@ -277,7 +278,7 @@ class Supervisor:
         return all(self.exit_code(name) is not None for name in names)
 
     def _wait(self, names: list[str], timeout_s: float, *, without_ps_s: float = math.inf) -> None:
-        """Wait for their end, at most `timeout_s`; `without_ps_s` once the ps have ended."""
+        """Wait until these end: for `timeout_s` at most, or `without_ps_s` from the ps's end."""
         deadline = time.monotonic() + timeout_s
         while not (self._ended(names) or self._interruption.count) and time.monotonic() < deadline:
             if self._ended(self._servers):
@@ -317,9 +318,9 @@ class Supervisor:
                 kept.due_at, kept.started_at = None, now
                 record = process_records.read_record(self._run.record(name))
                 self._keepers.start_again(kept.process, record.restarts + 1 if record else 1)
-        with contextlib.suppress(OSError, UserError):  # a disk that can't be read ends no run
+        with contextlib.suppress(OSError, UserError):  # an unreadable disk must not end the run
             for path in sorted(self._run.wanted.glob("worker-*")):
-                path.unlink()  # unless `add` takes it back
+                path.unlink()  # raises if `add` has withdrawn it
                 for process in Plan.load(self._run).of_role("worker"):
                     if process.name == path.name:
                         log.info("%s is added, at %s", process.name, process.address)
@@ -327,7 +328,7 @@ class Supervisor:
                         self._keepers.start_again(process, restarts=0)
 
     def _record_failure(self, name: str) -> None:
-        """Say in a killed keeper's record, which it leaves as it was, that it is not restarted."""
+        """Mark the record as failed: a killed keeper leaves it as if the process still ran."""
         path = self._run.record(name)
         if record := process_records.read_record(path):
             with contextlib.suppress(OSError):

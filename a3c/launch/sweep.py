@@ -167,21 +167,21 @@ class Trainer:
         self._processes: list[subprocess.Popen[bytes]] = []
         self.signal = 0  # the last one
         self.began_at = time.monotonic()
-        self.num_trained = 0  # of those that have not ended before
-        self.num_unfinished = 0  # of these, those that this command doesn't train again
+        self.num_trained = 0  # trials that this command has run
+        self.num_unfinished = 0  # trials that this command leaves unfinished
 
     def stop(self, number: int, _frame: object = None) -> None:
         """End the runs in order, and start no more; a second signal ends them at once."""
         self.signal = number
         for process in self._processes:
             if process.poll() is None:
-                # There, the same SIGTERM twice within a second counts once; Ctrl-C doesn't.
+                # A launcher counts two SIGTERM within a second as one, but not two SIGINT.
                 process.send_signal(number if number == signal.SIGINT else signal.SIGTERM)
 
     def train(self, trial: Trial) -> None:
-        """Train a trial unless it has ended; its summary is set if it has then.
+        """Train a trial unless it has ended; sets its summary once it has.
 
-        One that was interrupted in its last games plays these when it is resumed.
+        A trial that was interrupted during its closing games plays them when it is resumed.
         """
         run, said = RunDir(trial.path), trial.path.with_suffix(".log")
         is_new, games = not run.config.exists(), 0
@@ -277,8 +277,8 @@ def run(
 ) -> int:
     """Train all trials, `at_once` of them at a time; returns the exit code.
 
-    `again` says with what trials go on that have not ended, `folder_flag` which flag gives the
-    folder.
+    `again` names the command that continues unfinished trials, `folder_flag` the flag that gives
+    the folder.
     """
     if not 1 <= at_once <= 1000:
         raise UserError(f"--at-once {at_once} is refused: give 1 to 1000")

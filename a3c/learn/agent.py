@@ -23,7 +23,7 @@ from a3c.net.network import Network
 from a3c.server import optimizers, sessions
 
 SCOPE = "network"
-PREPARED = "prepare/observations:0"  # what the acting part of the graph gives its network
+PREPARED = "prepare/observations:0"  # the tensor that the network gets when acting
 
 
 class Action(NamedTuple):
@@ -52,7 +52,7 @@ class Gradient(NamedTuple):
     # [P], clipped unless the ps gathers pushes and clips their mean. With an optimizer for the
     # value loss it is [2 P]: the gradient of the policy's loss, then that of the value loss.
     flat: np.ndarray
-    parts: dict[str, float]  # of the loss, and the norm before clipping
+    parts: dict[str, float]  # the parts of the loss, and the norm before clipping
 
     @property
     def is_finite(self) -> bool:
@@ -78,7 +78,7 @@ class Agent:
         self.network = network
         self.space = observation_space
         self._config = config
-        # The lengths of running statistics, in their order, by the settings that keep them.
+        # The lengths of the running statistics, in their order, by the setting that enables each.
         self.statistics_sizes = sizes = {
             "normalize_observations": observations.statistics_size(observation_space),
             "normalize_rewards": RETURN_STATISTICS_SIZE,
@@ -89,7 +89,7 @@ class Agent:
             tf.compat.v1.set_random_seed(seed)
             size = [self.statistics_size]
             known = optimizers.held("observation_statistics", size, tf.float64)
-            self._normal: Any = None  # the part of them that observations are normalised by
+            self._normal: Any = None  # the statistics that normalise observations
             if config.env.normalize_observations:
                 self._normal = known[: sizes["normalize_observations"]]
             self._inputs, self._outputs = self._build_acting(greedy)
@@ -138,7 +138,7 @@ class Agent:
         return self._values(observations.channels_last(observed, self.space), state, starts)[0]
 
     def gradient(self, batch: Batch, entropy_weight: float, ratio_limit: float) -> Gradient:
-        """The gradient of one batch; `ratio_limit` counts only where one is configured."""
+        """The gradient of one batch; `ratio_limit` is ignored unless one is configured."""
         fed = observations.channels_last(batch.observations, self.space)
         flat, numbers = self._differentiate(fed, *batch[1:], entropy_weight, ratio_limit)
         return Gradient(flat, dict(zip(self._part_names, numbers.tolist(), strict=True)))
@@ -227,7 +227,7 @@ class Agent:
         state = tf.compat.v1.placeholder(tf.float32, [None, self.network.state_size], "state")
         starts = tf.compat.v1.placeholder(tf.bool, [None], "starts")
         output = self._forward(inputs[None], state, starts[None])
-        after = tf.identity(output.state)  # without recurrence it is the input, not fetchable
+        after = tf.identity(output.state)  # a feed-forward network's is the input, not fetchable
         parameters = tf.identity(output.policy_parameters[0])
         with tf.name_scope("policy"):
             policy = self.network.policy

@@ -45,8 +45,8 @@ def prepare(store: Store, config: Config, run: RunDir, agent: Agent) -> checkpoi
     step = manifest.step if manifest else 0
     since = 0.0
     if manifest and manifest.reason == "solved":
-        # Training went on while games confirmed these weights; that is no loss. What was trained
-        # after a resume is one.
+        # Training went on while games confirmed these weights: those env steps don't count as
+        # lost. Env steps since a later resume do.
         started_at = rundir.started_at(run)
         since = started_at if started_at > manifest.written_at else math.inf
     before = rows.newest_step(rows.latest(run.path / "metrics"), since)
@@ -98,7 +98,7 @@ class Chief:
         self._stop_games = config.run.stop_worker_games or config.run.stop_window
         self._evaluations = rows.Cache()
         self._candidate: Path | None = None  # the checkpoint being evaluated
-        self._judge_at = 0  # the episode count before which no new candidate is tried
+        self._judge_at = 0  # the episode count from which a new candidate may be tried
         self._restored = manifest
         self._failed_saves = 0
         self._leaving, self._has_left = threading.Lock(), False
@@ -112,7 +112,7 @@ class Chief:
         where = rows.restart_point(reports, ps_start, reply.global_step)
         self._episodes.restart(where, ps_life=ps_start.number, episodes=known.episodes)
         self._drained = now
-        self._began = now - known.wall_s  # if the run had not been interrupted
+        self._began = now - known.wall_s  # when the run would have begun without interruptions
         # After a restart of the chief a checkpoint is due at once.
         self._saved = now if known.is_fresh else -math.inf
 
@@ -144,7 +144,7 @@ class Chief:
         return "patience" if since_best >= run.patience else None
 
     def _is_solved(self) -> bool:
-        """Whether evaluation games with frozen weights reached the goal; starts them when due.
+        """Whether evaluation games with frozen weights reached the goal; starts games when due.
 
         A run that resumes from a solved checkpoint is solved at once.
         """
@@ -174,7 +174,7 @@ class Chief:
         return False
 
     def _games_at_goal(self) -> tuple[str, float] | None:
-        """Whose last games have a mean that reaches the goal, and this mean; otherwise None."""
+        """`training` or a worker whose last games reach the goal, with their mean; else None."""
         mark, whose = self._config.run.stop_at_return, "training"
         if mark is None or self._candidate or self._tracker.episodes < self._judge_at:
             return None
@@ -249,9 +249,9 @@ class Chief:
         return at_work
 
     def save_for_leaving(self) -> None:
-        """Save once before this process exits; the first thread to call this does it.
+        """Save once before this process exits, in the first thread that calls this.
 
-        That is the signal's thread where the loop is blocked, for example by a long env step.
+        If the loop is blocked, for example by a long env step, the thread of the signal is first.
         """
         with self._leaving:
             if not self._has_left:
@@ -308,10 +308,9 @@ class Chief:
     def end_run(self, reason: str, go_on: Callable[[], bool]) -> bool:
         """Tell all processes that the run is over, wait for their last pushes, and save.
 
-        Returns whether that worked, so that the last checkpoint has all that was learned.
-
         First it waits for evaluation games that are under way: `go_on` pauses, and returns whether
-        to keep waiting. A solved run was already saved with the weights that solved it.
+        to keep waiting. A solved run was already saved with the weights that solved it. Returns
+        whether the last checkpoint could be written.
         """
         if self._candidate is not None:
             games = count(self._config.run.evaluation_episodes, "game")

@@ -68,11 +68,11 @@ class Learner:
             yield rollout, self.update(rollout)
 
     def update(self, rollout: Rollout) -> Update:
-        """Learn from one rollout; then the agent has the newest weights, or predicted ones."""
+        """Learn from one rollout; afterwards the agent holds the newest or predicted weights."""
         self._overwrite_if_solved(rollout)
         if self._config.learning.ratio_limit:
-            # The ratio corrects for the older weights that played. Without it the first gradient
-            # belongs to the weights that played.
+            # The ratio corrects for the older weights that played. Without a ratio the first
+            # gradient must be computed with the weights that played.
             self.refresh()
             self._stopwatch.lap("exchange")
         gradients = list(self.pushes(rollout))
@@ -89,7 +89,7 @@ class Learner:
     def pushes(self, rollout: Rollout) -> Iterator[Gradient]:
         """The update of Mnih et al. 2016, algorithm S3, for each minibatch of a rollout.
 
-        Wait for a turn (`turns.py`), and if others had theirs meanwhile, load the newest weights.
+        Wait for a turn (`turns.py`). After a wait load the newest weights, as others have pushed.
         Compute a gradient with the local weights, push it to the ps, load the newest weights. A
         minibatch with a non-finite loss or gradient is dropped: one NaN would stay on the ps. The
         rest of the rollout is left out once the policy has diverged by 1.5 times `kl_limit`, except
@@ -103,7 +103,7 @@ class Learner:
         self._unsent = np.zeros_like(statistics) if len(whole.returns) else statistics
         for epoch in range(learning.epochs if len(whole.returns) else 0):
             for batch in minibatches(whole, parts, self._rng):
-                if not batch.mask.any():  # all games were reset: a push would step without samples
+                if not batch.mask.any():  # only resets: a push would step without samples
                     continue
                 with self._turns as has_waited:
                     if has_waited:  # others have pushed meanwhile
@@ -128,9 +128,9 @@ class Learner:
                 yield gradient
 
     def _estimate(self, rollout: Rollout) -> tuple[Batch, np.ndarray]:
-        """The samples of a rollout with advantages and returns, and what updates their moments.
+        """The samples of a rollout with advantages and returns, and the update of the moments.
 
-        There are none while no sample has all steps of its return (`return_steps`).
+        With `return_steps` there are no samples until one has all steps of its return.
         """
         learning = self._config.learning
         if self._fixed_steps:
@@ -139,8 +139,8 @@ class Learner:
             rewards, values, discounts = rollout.rewards, rollout.values, rollout.discounts
             bootstrap, lambda_ = rollout.bootstrap_value, learning.gae_lambda
             if self._config.recomputes_values:
-                # Others have changed the weights that played, so values are computed again, by the
-                # weights that learn from the rollout. Values already in the rewards stay.
+                # Compute the values again with the newer weights that learn from the rollout. The
+                # values of truncated games, which are in the rewards, stay as predicted in play.
                 observations = np.vstack([rollout.observations, rollout.next_observations[None]])
                 starts = np.vstack([rollout.starts, rollout.next_starts[None]])
                 newest = self._agent.values(observations, rollout.state, starts)
@@ -163,10 +163,10 @@ class Learner:
         *,
         is_new: bool,
     ) -> int:
-        """Push a gradient and load the reply; `is_new` counts the env steps of the batch.
+        """Push a gradient and load the reply; the batch's env steps count only if `is_new`.
 
-        With an optimizer for the value loss this is a push for each loss; the first one counts.
-        Returns how many optimizer steps these pushes made.
+        If the value loss has its own optimizer, each loss has a push, and only the first counts env
+        steps. Returns how many optimizer steps these pushes made.
         """
         new, steps = batch.mask * is_new, 0
         seen = self._agent.observation_statistics(batch.observations, new)
@@ -176,7 +176,7 @@ class Learner:
             if part:
                 rate *= self._config.learning.critic_learning_rate_scale
                 advantage_update, statistics = NO_UPDATE, np.zeros_like(statistics)
-            if self._own_steps:  # the worker makes the optimizer's step, and the ps only adds it
+            if self._own_steps:  # the worker makes the optimizer's step; the ps only applies it
                 flat, rate = self._own_steps[part](flat, rate)[0], 1.0
             push = Push(
                 gradient=flat,

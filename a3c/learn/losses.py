@@ -98,8 +98,9 @@ def total(
 ) -> dict[str, Any]:
     """The scalar to minimise as `total`, its parts before weighting, and their extras, by name.
 
-    It is policy + value_weight × value - entropy_weight × entropy; the `entropy` is the mean,
-    which keeps the policy random (Mnih et al. 2016, section 4, after Williams and Peng 1991).
+    The total is policy + value_weight × value - entropy_weight × entropy. `entropy` is the mean
+    over samples; its term keeps the policy random (Mnih et al. 2016, section 4, after Williams and
+    Peng 1991).
     """
     _check_shapes(entropies, mask)
     (policy_loss, policy_extras), (value_loss, value_extras) = policy, value
@@ -129,5 +130,5 @@ def _mean(samples: Any, mask: Any) -> Any:
 
 def _moments(samples: Any, mask: Any) -> tuple[Any, Any]:
     mean = _mean(samples, mask)
-    mean += _mean(samples - mean, mask)  # the rounding error, else equal samples seem to differ
+    mean += _mean(samples - mean, mask)  # remove the rounding error, or equal samples differ
     return mean, tf.sqrt(_mean((samples - mean) ** 2, mask))

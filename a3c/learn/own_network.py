@@ -24,7 +24,7 @@ from a3c.net.network import Network, NetworkOutput
 from a3c.net.observations import prepared_shape
 from a3c.process.startup import start_eager_runtime
 
-_STEPS, _ROWS = 3, 2  # of the trial update; a broadcast over either must not go unnoticed
+_STEPS, _ROWS = 3, 2  # T and B of the trial update: above 1, so that a broadcast is noticed
 
 
 def build(
@@ -34,11 +34,11 @@ def build(
     subject = f"network {place}"
     function = user_code.find(place, subject)
     user_code.check_call(function, subject, "observation_space", "action_space", "config")
-    if "keras" in sys.modules:  # it makes weights in the eager runtime
+    if "keras" in sys.modules:  # Keras makes weights in the eager runtime
         start_eager_runtime()
     with user_code.as_user_error(subject):
         network = function(observation_space, action_space, config)
-        if hasattr(network, "stateless_call"):  # of Keras
+        if hasattr(network, "stateless_call"):  # a Keras model
             network = of_keras(network, observation_space, action_space, config)
     remedy = "return a3c.net.network.Network(forward, policy) or a keras.Model"
     if not isinstance(network, Network):

@@ -99,7 +99,7 @@ def discounted_so_far(
 def return_deviation(statistics: NDArray[Any]) -> float:
     """The deviation that rewards are divided by; 1 while there are too few returns."""
     num_returns, total, squares = statistics
-    if num_returns < 100:  # then it would be too inaccurate to divide by
+    if num_returns < 100:  # the deviation would be too inaccurate to divide by
         return 1.0
     variance = squares / num_returns - (total / num_returns) ** 2
     return math.sqrt(max(variance, 0.0) + 1e-8)

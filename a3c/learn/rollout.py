@@ -42,8 +42,8 @@ class Rollout(NamedTuple):
     policy_parameters: np.ndarray  # [T, B, P], of the distribution that the actions are drawn from
     epsilon: np.ndarray  # [T, B], the probability of a uniformly random action
     episodes: list[Episode]  # games that ended in this rollout
-    info: dict[str, list[float]]  # the numbers of `--info-metrics` in it
-    return_statistics: np.ndarray  # of the running returns in it; empty if rewards are as they are
+    info: dict[str, list[float]]  # the values of `--info-metrics`, by name
+    return_statistics: np.ndarray  # of the running returns; empty without `normalize_rewards`
 
 
 class PlayedStep(NamedTuple):
@@ -89,7 +89,7 @@ class Autoreset:
         self.returns, self.lengths = np.zeros(envs.num_envs), np.zeros(envs.num_envs, int)
 
     def count(self, rewards: np.ndarray, done: np.ndarray) -> list[tuple[int, Episode]]:
-        """Add a step to the scores; the games that ended with it, after their environment."""
+        """Add a step to the scores; returns the games that ended, with their environments."""
         if np.count_nonzero(self.dead):
             rewards = np.where(self.dead, 0.0, rewards)
         self.returns += rewards
@@ -101,7 +101,7 @@ class Autoreset:
         return ended
 
     def after(self, observations: Any, info: Any, done: np.ndarray) -> tuple[Any, Any]:
-        """Call after every step, with its results; the observations and info to go on with."""
+        """Call after every step with its results; returns the observations and info to use next."""
         self.starts = done
         if self.mode == AutoresetMode.NEXT_STEP:
             self.starts, self.dead = self.dead, done
@@ -171,7 +171,7 @@ class Player:
         self._config, self._length = config, config.share.rollout_length
         self._epsilon, self._return_statistics = epsilon, return_statistics
         self._stopwatch = stopwatch or Stopwatch()
-        self._rng = np.random.default_rng([seed, 1])  # the first environment has that of `seed`
+        self._rng = np.random.default_rng([seed, 1])  # the first environment uses `seed` itself
         self._environment_errors = EnvironmentErrors()
         self._autoreset = Autoreset(envs)
         with self._environment_errors:
@@ -187,7 +187,7 @@ class Player:
             return np.empty((self._length, envs.num_envs, *shape), dtype)
 
         space = channels_last_space(self._space)
-        self._rows = {  # of the rollout that is played
+        self._rows = {  # of the current rollout
             "observations": rows(space.dtype, space.shape),
             "actions": rows(policy.action_dtype, policy.action_shape),
             "policy_parameters": rows(np.float32, [policy.num_parameters]),
@@ -212,13 +212,13 @@ class Player:
                 self._step(t, epsilon)
                 if not self._go_on():
                     return
-            # For all steps at once: Python takes a large part of a single environment's step.
+            # For all steps at once: with one environment Python takes a large part of each step.
             rewards = self._raw_rewards * np.float32(learning.reward_scale)
             if self._config.env.normalize_rewards:
                 totals = discounted_so_far(
                     self._raw_rewards, self._ends, self._discounted, learning.gamma
                 )
-                is_over = self._ends[-1] | ~np.isfinite(totals[-1])  # or all later ones were NaN
+                is_over = self._ends[-1] | ~np.isfinite(totals[-1])  # NaN would stay forever
                 self._discounted = np.where(is_over, 0.0, totals[-1])
                 seen = totals[(self._rows["mask"] > 0) & np.isfinite(totals)]
                 statistics = np.array([seen.size, seen.sum(), np.square(seen).sum()])
@@ -264,7 +264,7 @@ class Player:
         with self._environment_errors:
             observations, rewards, *ends, info = self._envs.step(self._policy.to_env(actions))
             terminated, truncated = (np.asarray(end, bool) for end in ends)
-            if (shape := np.shape(observations)) != self._shape:  # an own VectorEnv may do that
+            if (shape := np.shape(observations)) != self._shape:  # in a user's own VectorEnv
                 raise ValueError(f"observations of shape {shape}: give {self._shape} as `reset`")
         self._stopwatch.lap("env")
         done = terminated | truncated
@@ -273,7 +273,7 @@ class Player:
         for name in self._config.run.info_metrics:
             self._info.setdefault(name, []).extend(numbers(info, name, done, ~reset.dead))
         self._raw_rewards[t] = rewards
-        lives = self._lives_left(info)  # a lost one ends the episode, for learning only
+        lives = self._lives_left(info)  # a lost life ends the episode, for learning only
         self._ends[t] = done | reset.dead | (lives < self._lives)
         if np.count_nonzero(truncated) and (cut := truncated & ~terminated).any():
             final = self._final(observations, info, cut)
@@ -287,7 +287,7 @@ class Player:
         self._state = action.state
 
     def _final(self, observations: Any, info: dict[str, Any], cut: np.ndarray) -> np.ndarray:
-        """The observations after a step, with the last ones of the games that are cut."""
+        """The observations after a step; for truncated games the final ones."""
         final = np.array(observations)
         if self._autoreset.mode == AutoresetMode.SAME_STEP:  # else no game is reset yet
             with self._environment_errors:
@@ -309,7 +309,7 @@ class Player:
 class FixedStepReturns:
     """Returns of exactly N steps, also beyond a rollout's end; for networks without a memory.
 
-    It keeps the samples that have not seen N further steps for the next rollouts.
+    Samples that N steps have not followed yet are kept for the next rollouts.
     """
 
     def __init__(self, learning: LearningConfig) -> None:

@@ -22,7 +22,7 @@ class Annealed(NamedTuple):
 
     @property
     def of_loss(self) -> tuple[float, float]:
-        """Those that the loss takes, as `Agent.gradient` has them."""
+        """The settings that the loss takes, in the order of `Agent.gradient`."""
         return self.entropy_weight, self.ratio_limit
 
 

@@ -39,11 +39,11 @@ from a3c.server.store import Store
 log = logging.getLogger(__name__)
 
 WAIT_INTERVAL_S = 0.25
-REPORT_INTERVAL_S = 0.2  # env steps to solve count until the chief knows the games
-SAVE_FOR_OTHERS_S = HEALTHY_S + 1.0  # so the keeper counts its crashes from 0 again
-IDLE_S = 10.0  # without a push of others, after which the chief leaves too
+REPORT_INTERVAL_S = 0.2  # a delay adds to the env steps that a run needs to be solved
+SAVE_FOR_OTHERS_S = HEALTHY_S + 1.0  # then the keeper counts crashes from 0 again
+IDLE_S = 10.0  # after so long without a push of another worker the chief leaves too
 
-_REMEDIES = {  # of what isn't finite; each may follow from those before it
+_REMEDIES = {  # by what isn't finite; each may be a result of those above it
     "weights": "give a lower --learning-rate, and go on from an older checkpoint",
     "observations": "fix the environment, which gives them",
     "rewards": "fix the environment, which gives them, or give --reward-clip if they are infinite",
@@ -164,7 +164,7 @@ class Worker:
         """Play and learn until the run is over or a signal comes; then save and detach."""
         if self._chief:
             self._stop.at_the_deadline = self._chief.save_for_leaving
-            self._stop.leave_within_s = 5.0  # a ps that is asked to end with it waits for 8 s
+            self._stop.leave_within_s = 5.0  # a ps that is asked to end too waits for 8 s
         try:
             player = self._make_player()
             self._stopwatch.lap("start")
@@ -176,7 +176,7 @@ class Worker:
                         listen(rollout, update)
                     if self._pictures:
                         self._pictures.offer(update.reply.global_step, rollout.observations)
-                    let_others_go_first()  # after the first update: a start shall be quick
+                    let_others_go_first()  # after the first update, so that the start is quick
                     self._stopwatch.lap("other")
                     if self._tick():
                         break
@@ -204,7 +204,7 @@ class Worker:
     def _limit_drops(self, rollout: Rollout, update: Update) -> None:
         """Raise UnplayableError after too many dropped rollouts in a row: a restart can't help.
 
-        It is a FatalError where the weights on the ps are lost.
+        If the weights on the ps are not finite, the error is FatalError.
         """
         if update.is_complete:
             if update.num_gradients:  # with `return_steps` a rollout may only wait for its returns
@@ -251,14 +251,15 @@ class Worker:
             self._write_row()
 
     def _write_last_row(self, *, whole_cluster: bool = True) -> None:
-        """Record how far this worker came, unless the last row says so already."""
+        """Write a row of metrics if anything was played since the last one."""
         if self._tracker.has_news:
             self._write_row(whole_cluster=whole_cluster)
 
     def _write_row(self, *, whole_cluster: bool = True) -> None:
         """Write a row of metrics to the log, to metrics/ and to TensorBoard.
 
-        The chief's rows also hold the cluster's metrics; `whole_cluster` False asks the ps nothing.
+        The chief's rows also hold the cluster's metrics. If `whole_cluster` is False, they don't:
+        the ps isn't called, and neither are the user's callbacks.
         """
         reply = self._learner.reply
         self._row_at = time.monotonic()
@@ -288,10 +289,10 @@ class Worker:
         return bool(self._reason or reply.end_reason) or played or self._stop.is_set()
 
     def _save_for_others(self, error: PlayError | UnplayableError) -> None:
-        """Exit with the error; the chief first saves and judges for the others while they push.
+        """Raise the error; the chief first goes on saving and judging while the others push.
 
-        After a PlayError for `SAVE_FOR_OTHERS_S`, so that its keeper never gives up on restarts;
-        after an UnplayableError until the end, because a restart can't help.
+        After a PlayError it does so for `SAVE_FOR_OTHERS_S`, so that its keeper never gives up on
+        restarts; after an UnplayableError until the end, because a restart can't help.
         """
         if self._chief:
             patience_s = SAVE_FOR_OTHERS_S if isinstance(error, PlayError) else math.inf

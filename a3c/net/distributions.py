@@ -75,7 +75,7 @@ class Policy(abc.ABC):
         """The policy in a few words."""
 
     def shown(self, parameters: np.ndarray) -> str:
-        """One row of parameters `[P]` as people read it."""
+        """One row of parameters `[P]` as text for the log."""
         return " ".join(f"{number:.3f}" for number in parameters)
 
 
@@ -148,7 +148,7 @@ class Categorical(Policy):
         return np.stack([c.argmax(-1) for c in choices], -1).reshape(-1, *self.action_shape)
 
     def random_log_probability(self, parameters: Any, actions: Any) -> Any:  # noqa: ARG002
-        """Minus the log of the number of combined actions that no mask forbids, for all of them."""
+        """Minus the log of the number of allowed combinations; it is the same for all of them."""
         allowed = tf.cast(tf.not_equal(parameters, FORBIDDEN), tf.float32)
         counts = [tf.reduce_sum(choice, axis=-1) for choice in self._split(allowed)]
         return -tf.add_n([tf.math.log(count) for count in counts])
@@ -188,7 +188,7 @@ class Gaussian(Policy):
         dtype: Any = space.dtype
         limits = np.finfo(dtype)  # in place of infinite bounds
         self._low, self._high = np.maximum(low, limits.min), np.minimum(high, limits.max)
-        # Of uniformly random actions; in dimensions that lack a bound they are normal.
+        # The range of uniformly random actions; dimensions that lack a bound are drawn normally.
         self._random_range = np.where(self._is_bounded, (low, high), [[0], [1]])
         # Finite even where the bounds are equal.
         half_range = np.maximum(0.5 * self._high - 0.5 * self._low, 1e-8)

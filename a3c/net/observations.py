@@ -142,7 +142,7 @@ def prepare(observations: Any, space: Box, statistics: Any = None) -> Any:
             known = None if statistics is None else statistics[its_statistics]
             parts.append(reshape(prepare(raw, part, known), raw, 2, [math.prod(part.shape)]))
         return tf.concat(parts, axis=-1)
-    # Height, width and channels get next to each other, so that a reshape joins the channels.
+    # Frames and channels move to the end, so that a reshape joins them to the channels.
     axes = {
         (3, True): [0, 1, 3, 4, 2],
         (4, True): [0, 1, 4, 5, 2, 3],

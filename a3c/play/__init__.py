@@ -10,13 +10,13 @@ from typing import TYPE_CHECKING, Literal
 if TYPE_CHECKING:
     from a3c.play.loaded_agent import LoadedAgent
 
-_LOADING = threading.RLock()  # imports, and what catches TensorFlow's messages, are of a process
+_LOADING = threading.RLock()  # imports and the capture of stderr affect the whole process
 
 
 def load(
     source: str | Path | None = None, which: Literal["newest", "best"] = "newest"
 ) -> LoadedAgent:
-    """A trained agent to act with: of a run, a checkpoint or `zoo/NAME`; None is the newest run."""
+    """Load a trained agent from a run, a checkpoint or `zoo/NAME`; None means the newest run."""
     from a3c.process.startup import import_tensorflow
 
     os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")  # TensorFlow shows errors only

@@ -50,8 +50,8 @@ class Evaluator:
     def follow(self) -> None:
         """Evaluate until the run is over or a signal arrives; record a video once it is solved.
 
-        An evaluator without a keeper also ends with a run that was stopped, because its keepers
-        would end it then.
+        An evaluator without a keeper also ends when the run was stopped; otherwise its keeper ends
+        it.
         """
         steps = checkpoint.by_step(self._run.checkpoints)
         for sink in self._sinks:  # drop rows after the newest checkpoint: it is evaluated again
@@ -102,7 +102,7 @@ class Evaluator:
             except (OSError, tf.errors.OpError) as error:
                 reason = reason_of(error)
                 log.error("can't keep the best checkpoint (%s); evaluation goes on", reason)
-        # After that: a score that is recorded isn't played again.
+        # Scores are recorded last: a restarted evaluator doesn't play a recorded one again.
         values = {name: getattr(summary, name) for name in _LOGGED}
         metrics = {f"evaluation/{k}": float(v) for k, v in values.items() if v is not None}
         for sink in self._sinks:

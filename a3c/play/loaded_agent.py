@@ -32,7 +32,7 @@ class ChosenAction(NamedTuple):
     """What the agent does; for a batch of observations each has a leading axis."""
 
     action: Any  # as `env.step` takes it
-    probabilities: Any  # of Discrete actions; a tuple of those of each choice; None for Box actions
+    probabilities: Any  # Discrete: an array; several choices: a tuple of arrays; Box: None
     value: Any  # the expected return, in the units of training's rewards
 
 
@@ -74,7 +74,7 @@ class Env(gymnasium.Env[Any, Any]):
 
 
 def _of_first(info: dict[str, Any]) -> dict[str, Any]:
-    """The information of the first environment, without what only says that it is there."""
+    """The info of the first environment, without masks `_name` and without internal entries."""
     internal = ("final_obs", "final_info", wrappers.REWARDS, wrappers.ENDS)
     found = {}
     for name, value in info.items():
@@ -156,7 +156,7 @@ class LoadedAgent:
         return ChosenAction(action, tuple(probabilities) or None, value)
 
     def _checked(self, observation: Any) -> np.ndarray:
-        """One observation or a batch, as an array; UserError if the space has no such ones."""
+        """One observation or a batch, as an array; UserError if it doesn't fit the space."""
         shape, wanted = self.observation_space.shape, np.dtype(self.observation_space.dtype)
         remedy = f"give {shape} or a batch of it"
         try:

@@ -43,7 +43,7 @@ class Source:
     path: Path
     manifest: Manifest
     run: RunDir | None
-    best_by: str | None = None  # by what it is the best of its run, if that was asked for
+    best_by: str | None = None  # the score by which it is the best, if the best was requested
 
     @property
     def config(self) -> Config:

@@ -105,7 +105,7 @@ class EvaluationSetup:
         return played | summary._asdict()
 
     def rendered_env(self) -> Envs:
-        """One copy that can be rendered, else UserError, off any display; the caller closes it."""
+        """One copy that is rendered without a display, or UserError; the caller closes it."""
         for name, value in _HEADLESS.items():
             os.environ.setdefault(name, value)
         config = self._whole_games
@@ -181,10 +181,11 @@ def confirm(
     make_envs: Callable[..., Any],
     build_network: Callable[..., Any],
 ) -> dict[str, Any]:
-    """The scores that confirm a run, as `evaluate.py --json`, in a process of their own.
+    """Play the games that confirm a run; returns the scores as `evaluate.py --json` has them.
 
-    Each checkpoint plays other games: with a few hard ones a run would never be confirmed. SIGALRM
-    ends the process if a step of all games takes as long as a hung worker may in each of them.
+    It needs a process of its own: SIGALRM ends the process if one step of all games takes longer
+    than `MAX_ENVS` times a worker's heartbeat time-out. Each checkpoint plays games of other seeds,
+    because with the same few hard games a run would never be confirmed.
     """
     adopt_environment(1)  # hides a GPU that the workers use
     run, step = config.run, checkpoint.verify(directory).step
@@ -237,7 +238,7 @@ class GameScores:
         self._ended: list[list[Episode]] = [[] for _ in self._quota]
 
     def add(self, ended: Iterable[tuple[int, Episode]]) -> None:
-        """Count games that have ended, after their environment; UserError if a score is none."""
+        """Count ended games, with their environments; UserError if a score isn't finite."""
         for i, episode in ended:
             if len(self._ended[i]) < self._quota[i]:
                 if not math.isfinite(episode.episode_return):

@@ -191,7 +191,7 @@ def show(
 def evaluator_window(
     setup: EvaluationSetup, agent: Agent, open_window: OpenWindow, step: Callable[[], int]
 ) -> Generator[float, None, None]:
-    """A show beside work that goes on if it fails or is closed; yields as `show` does."""
+    """Show the evaluator's games; it goes on if the window fails or is closed. Yields as `show`."""
     why = "the window is closed"
     try:
         with closing(setup.rendered_env()) as envs:
@@ -204,7 +204,7 @@ def evaluator_window(
 def worker_window(
     setup: EvaluationSetup, envs: Envs, agent: Agent, clock: Callable[[], float] = time.monotonic
 ) -> Callable[[PlayedStep], object]:
-    """What shows a worker's first game, called with each step.
+    """A function that is called with each step of a worker and shows its first game.
 
     Training goes on if the window fails or is closed. The window opens with the first step,
     because only then there is a game to show.
@@ -237,7 +237,7 @@ def worker_window(
 def prepare_window(
     config: Config, make_envs: Callable[..., Envs], build_network: Callable[..., Any]
 ) -> tuple[Callable[..., Envs], Callable[..., Callable[[PlayedStep], object]] | None]:
-    """`make_envs` for a worker that is shown, and what shows it; None where that is impossible."""
+    """`make_envs` for a worker that is shown, and the maker of its window; None if impossible."""
     setup = EvaluationSetup(config, make_envs, build_network, config.run.seed)
     try:
         if reason := missing_display():

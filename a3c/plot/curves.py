@@ -68,7 +68,7 @@ class History:
     path: Path
     config: dict[str, Any] | None
     tables: dict[str, list[Row]]
-    num_parts: int = 1  # of the path, that are its name
+    num_parts: int = 1  # how many of the path's last parts make the name
 
     @property
     def name(self) -> str:
@@ -126,7 +126,7 @@ def series(x: np.ndarray, y: np.ndarray) -> Series:
 def load_all(names: Sequence[str]) -> list[History]:
     """The histories of the named runs or directories, each once; by default of the newest run.
 
-    Directories of one name, as of two sweeps, have their parents in their names.
+    Directories of the same name, such as trials of two sweeps, are named with their parents.
     """
     paths = [find(name) for name in names] if names else [rundir.find(None).path]
     found = [load(path) for path in dict.fromkeys(paths)]
@@ -208,7 +208,7 @@ def group(histories: Sequence[History]) -> list[Group]:
 
 
 def _compared(history: History) -> dict[str, Any]:
-    """The settings of a run, with those that its commit lacked; none if they aren't understood."""
+    """The settings of a run, with defaults for those it lacks; empty if they can't be read."""
     if history.config is None:
         return {}
     try:

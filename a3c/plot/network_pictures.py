@@ -71,7 +71,7 @@ def draw(name: str, setup: EvaluationSetup, envs: Envs, agent: Agent, step: int)
 def _moment(env: EnvConfig, envs: Envs, agent: Agent, played: PlayedStep, image: Box) -> Moment:
     """The input frames, oldest first, then the newest one with policy and with value saliency.
 
-    There the frame is darkened, and bright in one colour where saliency is high.
+    With saliency the frame is darkened, and places of high saliency are bright in one colour.
     """
     caption = [f"env step {played.lengths[0]:,}", f"score {played.returns[0]:g}"]
     caption.append(f"value {played.action.values[0]:.2f}")

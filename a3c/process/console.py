@@ -37,10 +37,10 @@ def prepare() -> None:
 
 
 def _printable(error: UnicodeError) -> tuple[str | bytes, int]:
-    """A byte of a file name that isn't UTF-8 as it is, `?` for any other character."""
+    """Print a byte of a file name that isn't UTF-8 unchanged, and `?` for other characters."""
     assert isinstance(error, UnicodeEncodeError)
     code = ord(error.object[error.start])
-    is_byte = 0xDC80 <= code <= 0xDCFF  # by which Python stands for it
+    is_byte = 0xDC80 <= code <= 0xDCFF  # Python's stand-ins for bytes that it can't decode
     return bytes([code - 0xDC00]) if is_byte else "?", error.start + 1
 
 
@@ -77,7 +77,7 @@ def refuse(prog: str, error: A3CError) -> int:
 
 
 def refuse_system(prog: str, error: OSError) -> int:
-    """Print in one line that stdout or the current folder is the reason, else raise the error."""
+    """Print one line if stdout or the current folder causes the error, else raise it again."""
     if isinstance(error, BrokenPipeError):  # stdout was closed, as in `status | head -1`
         discard(sys.stdout)  # flushing the rest of the buffer would fail again
         return 128 + signal.SIGPIPE
@@ -88,7 +88,7 @@ def refuse_system(prog: str, error: OSError) -> int:
     if error.errno not in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO, errno.EBADF):
         raise error
     try:
-        sys.stdout.write("\n")  # what failed before may be out of the buffer
+        sys.stdout.write("\n")  # the text that failed may no longer be in the buffer
         sys.stdout.flush()
     except OSError as refused:
         discard(sys.stdout)
@@ -151,7 +151,7 @@ def format_mean(mean: float, mark: float | None) -> str:
 
 
 class ProgressLine:
-    """Shows on stderr how far long work is: a terminal in one line, other streams in a few."""
+    """Shows the progress of long work on stderr: one line on a terminal, few lines elsewhere."""
 
     def __init__(
         self, stream: TextIO | None = None, clock: Callable[[], float] = time.monotonic

@@ -45,7 +45,7 @@ def process_environment(
         environment[name] = str(threads)
     if not gpu:
         environment["CUDA_VISIBLE_DEVICES"] = "-1"  # a GPU search costs memory and warnings
-    if "MPLBACKEND" in environment:  # in a notebook it may name what only another Python has
+    if "MPLBACKEND" in environment:  # a notebook may set a backend that only its Python has
         environment["MPLBACKEND"] = "agg"
     return DEFAULT_VARIABLES | environment
 

@@ -11,7 +11,7 @@ INTERVAL_S = 0.5
 
 
 class Heartbeat:
-    """Touches the file that a keeper named, at most twice a second; without a keeper, none."""
+    """Touches the file that a keeper named, at most twice a second; no file without a keeper."""
 
     def __init__(self, path: str | None = None) -> None:
         path = path or os.environ.get(VARIABLE)

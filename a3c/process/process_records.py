@@ -84,7 +84,7 @@ class ProcessRecord:
 
     @property
     def last_line(self) -> str | None:
-        """The last line of its own in the first of equal failures, else in its newest output."""
+        """The process's own last line, of the first of equal failures or else of its output."""
         said = self.first_error or self.output_tail
         own = [line for line in said if line.strip() and " keeper: " not in line]
         return own[-1].strip() if own else None

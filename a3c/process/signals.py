@@ -21,10 +21,11 @@ SAME_WITHIN_S = 1.0
 
 
 class StopRequest(threading.Event):
-    """Becomes set at the first signal that ends a process, even while TensorFlow computes.
+    """Is set at the first signal that ends a process, even while TensorFlow computes.
 
     A Python signal handler has to wait for the main thread; a thread that reads the wake-up pipe
-    does not. It ends the process at the second signal, or at the deadline after `at_the_deadline`.
+    does not. That thread ends the process at a second signal. A timer ends it at the deadline,
+    after a call of `at_the_deadline`.
     """
 
     def __init__(self) -> None:
@@ -80,7 +81,7 @@ def not_ignored(*numbers: signal.Signals) -> list[signal.Signals]:
 
 @contextlib.contextmanager
 def undo_changes() -> Iterator[None]:
-    """Afterwards undo what the user's code has changed in this process that we rely on.
+    """On exit, undo changes by the user's code to process settings that we rely on.
 
     `logging.config` disables loggers and drops handlers that it doesn't know. Where SIGCHLD is
     ignored, exit codes of child processes are lost.
@@ -99,7 +100,7 @@ def undo_changes() -> Iterator[None]:
 
 
 class Leaving(SystemExit):
-    """A signal ends this process; a plain SystemExit is one of the user's own code."""
+    """A signal ends this process; a plain SystemExit comes from the user's own code."""
 
 
 def leave_on_signals() -> None:
@@ -118,7 +119,7 @@ def leave_on_signals() -> None:
 def leave_soon(code: int, seconds: float = LEAVE_WITHIN_S) -> int:
     """End this process with `code` after so many seconds, if it still runs then; returns `code`.
 
-    A normal exit waits for all threads, and one of an environment may never end.
+    A normal exit waits for all threads, and a thread of an environment may never end.
     """
     _daemon(threading.Timer(seconds, leave_now, [code]))
     return code

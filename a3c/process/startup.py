@@ -67,10 +67,10 @@ def _wait_until_unlocked(file: IO[str]) -> None:
 def let_others_go_first() -> None:
     """Lower this process's CPU priority, at the first call.
 
-    So the ps and evaluation games have the CPU first where workers outnumber the cores. Linux
-    shares CPU time out by session (autogroup); nice values count only within one. A session's own
-    value, written here, may be raised without privileges, by one process in 0.1 s. It has no effect
-    where control groups share the CPU out, as in a container.
+    The ps and evaluation games then get the CPU first if workers outnumber the cores. Linux divides
+    CPU time by session (autogroup); nice values count only within a session. A session's own value,
+    written here, may be raised without privileges; the kernel accepts one write in 0.1 s. It has no
+    effect where control groups divide CPU time, as in a container.
     """
     nice = os.environ.get(NICE_VARIABLE, NICE)
     if nice == "0" or os.getsid(0) != os.getpid():  # the session may be a user's terminal
@@ -111,7 +111,7 @@ def start_eager_runtime(threads: int = 1) -> None:
 
     Graphs with conditions would start it anyway, and report a missing driver of a GPU. Sessions
     share its `threads`, whatever their own configuration says. By default it would have a thread
-    for each core, which looks for work without a pause for some time after each operation.
+    for each core, and these threads spin for some time after each operation.
     """
     import tensorflow
 

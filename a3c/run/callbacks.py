@@ -25,7 +25,7 @@ Row = dict[str, Any]
 
 
 def find(name: str, **arguments: Any) -> Callable[..., Any]:
-    """Import a callback; UserError, one line, if there is none or it can't be called like that."""
+    """Import a callback; UserError if it is missing or can't be called with these arguments."""
     subject = f"callback {name}"
     found = user_code.find(name, subject)
     called = () if isinstance(found, type) else ("row", "run_dir")
@@ -60,7 +60,7 @@ class Callbacks:
             self._thread.start()
 
     def __call__(self, env_steps: int, row: Mapping[str, float]) -> None:
-        """Queue a row; where too many wait, because a callback hangs, it is left out."""
+        """Queue a row; drop it if the queue is full because a callback hangs."""
         if self._callbacks:
             with contextlib.suppress(queue.Full):
                 self._rows.put_nowait({"time": time.time(), "env_steps": env_steps, **row})
@@ -85,7 +85,7 @@ class Callbacks:
                 self._attempt(f"{name}.close", close)
 
     def _attempt(self, name: str, function: Callable[..., Any], *arguments: Any) -> None:
-        """Call a function; the first error in a row is logged."""
+        """Call a function; of several errors in a row only the first is logged."""
         try:
             function(*arguments)
             self._failing.discard(id(function))

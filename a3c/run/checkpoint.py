@@ -101,7 +101,7 @@ def write(
     """Write `root/<step>/` or `root/<name>/`; `save(prefix)` writes the variables there."""
     root.mkdir(parents=True, exist_ok=True)
     final = root / (name or str(manifest.step))
-    writer = f"{os.getpid()}-{threading.get_ident()}"  # at its deadline another thread saves too
+    writer = f"{os.getpid()}-{threading.get_ident()}"  # after a signal two threads may save
     temporary = root / f"{_TEMPORARY}{final.name}-{writer}"
     _remove(temporary)
     try:
@@ -122,7 +122,7 @@ def write(
 
 
 def promote(candidate: Path, root: Path, evaluation: dict[str, Any] | None) -> Path:
-    """Move a candidate with its scores into `root`; later checkpoints, without scores, go."""
+    """Move a candidate with its scores into `root`; remove later checkpoints, which have none."""
     manifest = replace(read_manifest(candidate), evaluation=evaluation)
     write_json(candidate / MANIFEST, manifest)
     final = root / str(manifest.step)
@@ -137,7 +137,7 @@ def promote(candidate: Path, root: Path, evaluation: dict[str, Any] | None) -> P
 
 def _move(temporary: Path, final: Path) -> None:
     """Move a finished checkpoint into place, replacing an older one of the same step."""
-    # If this ends in between, `by_step` finds the older one under its other name.
+    # If the process is killed in between, `by_step` finds the older one under its name `aside`.
     aside = final.with_name(f"{_REPLACED}{final.name}")
     if os.path.lexists(final):
         _remove(aside)
@@ -212,7 +212,7 @@ def read_manifest(directory: Path) -> Manifest:
 
 
 def is_compact(manifest: Manifest) -> bool:
-    """Whether a checkpoint has no statistics of the optimizer, and halved weights."""
+    """Whether a checkpoint lacks the optimizer's statistics and has float16 weights."""
     return COMPACT in manifest.files
 
 
@@ -283,7 +283,7 @@ def load_variables(directory: Path) -> dict[str, np.ndarray]:
 
 
 def misfit(values: Mapping[str, np.ndarray], shapes: Mapping[str, tuple[int, ...]]) -> str:
-    """What is wrong with the first variable that doesn't have its shape; empty if all have."""
+    """How the first variable of a wrong shape differs; empty if all have the right shape."""
     for name, shape in shapes.items():
         there = f"of shape {values[name].shape}" if name in values else "missing"
         if there != f"of shape {shape}":
@@ -298,8 +298,9 @@ def start_from(
 
     The head of the policy stays as in `fresh` if the actions differ. The optimizer's statistics
     and the env steps begin afresh. Raises UserError if anything else has another shape. `sizes` are
-    the lengths of running statistics, in their order, by the settings that keep them; those that
-    both runs keep are taken, of rewards only for the same environment and discount.
+    the lengths of the running statistics, in their order, by the setting that enables each.
+    Statistics that both runs keep are taken, those of rewards only if environment and discount are
+    the same.
     """
     import numpy as np
 
@@ -322,7 +323,7 @@ def start_from(
         ends = np.cumsum([sizes[name] for name in kept])
         known = dict(zip(kept, np.split(values[STATISTICS], ends), strict=False))
     if any(its.get(name) != here[name] for name in ("env_id", "gamma")):
-        known.pop("normalize_rewards", None)  # of other returns, which they would never forget
+        known.pop("normalize_rewards", None)  # sums of other returns, which would stay in them
     if parts := [
         known.get(name, np.zeros(sizes[name])) for name in sizes if getattr(config.env, name)
     ]:
@@ -343,10 +344,10 @@ def start_from(
 def by_step(root: Path) -> dict[int, Path]:
     """The checkpoints of a run by step, lowest first, without verification.
 
-    Where a killed process left only the older one of a step, it is that one.
+    If a process was killed while it replaced a checkpoint, the older one of that step is listed.
     """
     found = {}
-    for path in sorted(root.glob("*")):  # those aside come first
+    for path in sorted(root.glob("*")):  # names with _REPLACED come first, so newer ones win
         number = path.name.removeprefix(_REPLACED)
         is_number = number.isascii() and number.isdigit() and number == str(int(number))
         if is_number and path.is_dir() and not path.is_symlink():

@@ -92,7 +92,7 @@ def interval(
 ) -> np.ndarray:
     """The 95 % percentile bootstrap interval (Efron 1979) of an average over games or runs.
 
-    `values` is `[N, ...]`; whole games or runs are drawn, always the same. Runs are of one task,
+    `values` is `[N, ...]`; whole games or runs are drawn, with a fixed seed. Runs are of one task,
     one stratum of Agarwal et al. 2021.
     """
     rng, size = np.random.default_rng(0), len(values)
@@ -175,12 +175,12 @@ class ClusterTracker:
         self.by_worker[worker].append(episode_return)
 
     def mean_of_last(self, games: int) -> float | None:
-        """The mean return of so many last games; None if there were fewer."""
+        """The mean return of the last `games` games; None if there were fewer."""
         newest = list(self.returns)[-games:]
         return sum(newest) / games if len(newest) == games else None
 
     def means_by_worker(self, games: int) -> dict[int, float]:
-        """The mean return of so many last games, for each worker that has played them."""
+        """The mean return of each worker's last `games` games, if it has played that many."""
         newest = {worker: list(returns)[-games:] for worker, returns in self.by_worker.items()}
         return {worker: sum(r) / games for worker, r in newest.items() if len(r) == games}
 

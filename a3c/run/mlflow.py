@@ -15,8 +15,8 @@ user_code.require("mlflow")
 class MLflow:
     """Makes one MLflow run per run, in `experiment` of the server or database at `uri`.
 
-    By default these are MLFLOW_TRACKING_URI, else mlflow.db in the run's directory, and a3c. A
-    restarted worker 0 and a resumed run go on with the MLflow run, by its id in that directory.
+    The default of `uri` is MLFLOW_TRACKING_URI, or else mlflow.db in the run's directory. A
+    restarted worker 0 and a resumed run continue the same MLflow run; that directory has its id.
     """
 
     def __init__(self, uri: str | None = None, experiment: str = "a3c") -> None:

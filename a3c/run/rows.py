@@ -2,8 +2,8 @@
 
 Metrics files grow for days. The dashboard reads them every second, so it must not read them whole.
 
-A restarted ps begins at the env step that it was restored to. Every row of a worker has the number
-of the start of the ps that it belongs to, `ps_life`.
+A restarted ps begins at the env step that it was restored to. Every start of the ps has a number,
+and every row of a worker has the number of its start, `ps_life`.
 """
 
 import contextlib
@@ -61,7 +61,7 @@ def without_rolled_back(rows: Iterable[Row]) -> list[Row]:
     """The rows without those that a later mark of a rollback discards."""
     kept: list[Row] = []
     for row in rows:
-        if row.get("event") == "attached":  # for all rows: games of about one time are unordered
+        if row.get("event") == "attached":  # check all rows: games may be slightly out of order
             kept = [earlier for earlier in kept if earlier["env_steps"] <= row["env_steps"]]
         else:
             kept.append(row)
@@ -87,7 +87,7 @@ def latest(metrics: Path) -> dict[str, Row]:
 
 
 class Cache:
-    """Caches what is parsed of each file until the file changes."""
+    """Caches the parsed contents of each file until the file changes."""
 
     def __init__(self) -> None:
         self._known: dict[Path, tuple[tuple[int, int, int], Any]] = {}
@@ -106,7 +106,7 @@ class Cache:
 
 
 class RowFollower:
-    """The lines appended to a file since the last call; a file that was cut starts over."""
+    """Reads the lines appended to a file since the last call; starts over if it was truncated."""
 
     def __init__(self, path: Path, offset: int = 0) -> None:
         self._path = path
@@ -153,7 +153,7 @@ def newest_step(latest: Mapping[str, Row], since: float = 0.0) -> int | None:
 
     None if there is no row, or none from `since` on, in seconds since 1970.
     """
-    # That start is the chief's. So the count only grows after a start, whatever the clocks say.
+    # The newest start is that of the chief's latest row; clocks of several hosts may disagree.
     ps_start = latest.get("worker-0", {}).get("ps_life")
     rows = [row for row in latest.values() if row.get("ps_life") == ps_start]
     rows = [row for row in rows if row.get("time", 0.0) >= since]

@@ -47,15 +47,15 @@ class RunDir:
         self.summary = self.path / "summary.json"
         self.summary_before = self.path / "summary-before.json"  # from before the run was resumed
         self.videos = self.path / "videos"
-        self.wandb_id = self.path / "wandb-id"  # of the run there that its rows are sent to
+        self.wandb_id = self.path / "wandb-id"  # the id of the W&B run that gets the rows
         self.mlflow_id = self.path / "mlflow-id"
         self.network = self.path / "processes" / ".network"  # keepers of the run's own network
         self.wanted = self.path / "wanted"  # a file for each worker that `add` asks for
-        self.tmux_socket = self.path / "processes" / ".tmux"  # of the server of its session
+        self.tmux_socket = self.path / "processes" / ".tmux"  # names its tmux server's socket
 
     @property
     def label(self) -> str:
-        """The run's first name and random letters, also after a move; in old runs only the name."""
+        """The run's first name and random letters, even after a move; old runs have just a name."""
         return self.new_label or recorded(self, "label") or self.name
 
     def record(self, process: str) -> Path:
@@ -91,7 +91,7 @@ def unused(path: Path) -> Path:
 def find(
     name: str | None, what: str = "run", wanted: str = "a run directory, or a name from `list`"
 ) -> RunDir:
-    """The run with that name or path, or the newest one; UserError in these words without any."""
+    """The run with that name or path, or the newest one; `what` and `wanted` word the error."""
     if name is None:
         if runs := all_runs():
             return runs[-1]
@@ -203,7 +203,7 @@ def check_free(path: Path, *, resume: bool) -> None:
                 return  # a directory can be made there
         if not path.is_dir():
             raise UserError(f"--run-dir {path} is not a directory: give another")
-        # The empty folders are of a start that was interrupted, as by a full disk.
+        # Empty folders are left by a start that was interrupted, for example by a full disk.
         unused = {part for part in PARTS if not any((path / part).glob("*"))}
         held = {entry.name for entry in path.iterdir()} - {LOCK, *unused}
     if resume and "config.json" not in held:
@@ -253,7 +253,7 @@ def lock(descriptor: int) -> bool:
 
 def is_held(path: Path) -> bool:
     """Whether a launcher or a cockpit holds the run's lock."""
-    # Trying to take it would hold it for a moment, in which a launcher that starts is refused.
+    # Trying to lock would hold the lock for a moment; a launcher that starts then is refused.
     with contextlib.suppress(OSError), (path / LOCK).open("rb") as file:
         held = fcntl.fcntl(file, fcntl.F_OFD_GETLK, _LOCKED)
         return struct.unpack_from("h", held)[0] != fcntl.F_UNLCK
@@ -266,7 +266,7 @@ def refusing(path: Path, flag: str = "--run-dir") -> Iterator[None]:
     try:
         yield
     except OSError as error:
-        # No entry: from file systems that take no files, such as /proc.
+        # ENOENT: a file system in which nobody can make files, such as /proc.
         why = "nothing can be made there" if error.errno == errno.ENOENT else error.strerror
         raise UserError(f"{flag} {path}: {why}; give a directory that can be written") from None
 

@@ -97,7 +97,7 @@ class TensorBoardSink:
                 self._writer = tf.io.TFRecordWriter(os.fsencode(self._path))
                 self._put(file_version="brain.Event:2")
             self._put(**event)
-        except (OSError, tf.errors.OpError, UnicodeDecodeError) as error:  # of a path in an error
+        except (OSError, tf.errors.OpError, UnicodeDecodeError) as error:  # last: non-UTF-8 paths
             if not self._failing:
                 reason = str(error).splitlines()[0]
                 log.error("can't write to %s (%s); training goes on", self._directory, reason)

@@ -19,8 +19,8 @@ log = logging.getLogger(__name__)
 class Wandb:
     """Makes one W&B run per run; `arguments` are those of `wandb.init`, such as project.
 
-    A restarted worker 0 and a resumed run go on with it, by its id in the run's directory. Where
-    the run is isolated, W&B writes to the disk for `wandb sync`.
+    A restarted worker 0 and a resumed run continue it; the run's directory has its id. If the run
+    is isolated, W&B writes to the disk for `wandb sync`.
     """
 
     def __init__(self, **arguments: Any) -> None:

@@ -49,7 +49,7 @@ class Push(NamedTuple):
     num_steps: int  # env steps to count
     statistics: np.ndarray  # of observations, then of returns, to add to those on the ps
     advantage_update: np.ndarray  # [4]: a factor for the advantages' moments, then what to add
-    is_of_value: bool = False  # it is the gradient of a value loss with an optimizer of its own
+    is_of_value: bool = False  # the gradient of a value loss that has its own optimizer
 
 
 class Reply(NamedTuple):
@@ -75,7 +75,7 @@ class Exchange:
     def __init__(
         self, layout: Layout, config: Config, num_ps: int, statistics_size: int, finished: Any
     ) -> None:
-        """`finished` is a variable to read besides: an index in `FINISHED`."""
+        """`finished` is a variable that every reply reports: an index in `FINISHED`."""
         self._parameters = {s.name: held(s.name, (s.size,), tf.float32) for s in layout.shards}
         self.global_step = held("global_step", (), tf.int64)
         self.num_updates = held("num_updates", (), tf.int64)
@@ -86,9 +86,9 @@ class Exchange:
         self._wire_dtype = config.cluster.wire_dtype
         self._num_parameters = layout.num_parameters
         ends = [layout.num_parameters - sum(s.size for s in layout.shards if s.separate)]
-        self._cuts = ends[: len(self._limits) - 1]  # between the weights of the limits
+        self._cuts = ends[: len(self._limits) - 1]  # where the second limit's weights begin
         sizes = np.diff([0, *self._cuts, layout.num_parameters])
-        self._signs: list[np.ndarray] = []  # of the sketches, where needed; alike in all workers
+        self._signs: list[np.ndarray] = []  # for sketches, if needed; the same in all workers
         if num_ps > 1 and config.samples_per_step > 0 and any(self._limits):
             draw, signs = np.random.default_rng(0), np.array([-1, 1], np.float32)
             self._signs = [draw.choice(signs, (-(-size // _SKETCH), _SKETCH)) for size in sizes]
@@ -146,12 +146,12 @@ class Exchange:
         return Reply(parameters, moments[3:], moments[:3], step, updates, reason, bool(stepped))
 
     def _sketches(self, gradient: np.ndarray) -> Iterator[np.ndarray]:
-        """Short vectors with the norms of the whole gradient, which add up as gradients do.
+        """Short random projections of the whole gradient, scaled to its norms.
 
         A ps clips by the norm of the whole mean gradient but holds only a part of it. The mean of
-        these random projections (Charikar et al. 2002) has nearly the same norm: within 10 % in
-        some 98 of 100 steps, and exactly if all gradients have one direction. All ps get the
-        same, one vector for each limit.
+        the projections (Charikar et al. 2002) has nearly the same norm: within 10 % in some 98 of
+        100 steps, and exactly if all gradients have one direction. Every ps gets the same sketches,
+        one for each limit.
         """
         for part, signs in zip(np.split(gradient, self._cuts), self._signs, strict=False):
             padded = np.zeros(signs.shape, np.float32)
@@ -231,7 +231,7 @@ class Exchange:
                 sketch = gathered[start : start + _SKETCH] / gathered[0]
                 norm = tf.cast(tf.norm(sketch), tf.float32)
             else:
-                # Of the mean: the square of the sum's norm may overflow where no push's does.
+                # The mean's norm: squares of the sum may overflow although those of no push do.
                 squares = [2 * tf.nn.l2_loss(v.read_value() / count) for v in members.values()]
                 norm = tf.sqrt(sum(squares, 0.0))
             scale = optimizers.clipped(norm, limit)
@@ -256,7 +256,7 @@ class Exchange:
         return tf.cond(header[8] > 0, lambda: step("Value"), step)
 
     def _count(self, header: Any, stepped: Any) -> Any:
-        """Count a push and the step that it made; returns the counters after that."""
+        """Count a push, and the optimizer step if it made one; returns the new counters."""
         with tf.control_dependencies([stepped]):
             moments = self.advantage_moments.read_value() * header[4] + header[5:8]
             statistics = header[_NUMBERS + self._num_sketched :]
@@ -270,7 +270,7 @@ class Exchange:
             return self._counters(stepped)
 
     def _counters(self, stepped: Any) -> Any:
-        """One int64 vector: the counters, and bitcast, the advantages' moments and statistics."""
+        """One int64 vector: the counters, then the bits of the advantage moments and statistics."""
         counters = (self.global_step, self.num_updates, self._finished)
         numbers = tf.stack([*(variable.read_value() for variable in counters), stepped])
         moments = [self.advantage_moments.read_value(), self._statistics.read_value()]

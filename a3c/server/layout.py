@@ -29,7 +29,7 @@ class Shard(NamedTuple):
     ps: int
     start: int
     stop: int
-    separate: bool  # holds the parameters with their own learning rate or clip
+    separate: bool  # its parameters have a learning rate or a clip of their own
 
     @property
     def size(self) -> int:
@@ -61,8 +61,8 @@ def cut(
 ) -> Layout:
     """Cut the vector of all parameters into `num_ps` shards of equal length.
 
-    Those that `is_separate` selects must come last and are cut by themselves. Raises UserError if a
-    ps would get no parameters.
+    Parameters that `is_separate` selects must come last and are cut into shards of their own.
+    Raises UserError if a ps would get no parameters.
     """
     assert [*map(is_separate, shapes)] == sorted(map(is_separate, shapes))
     sizes = {name: math.prod(shape) for name, shape in shapes.items()}
@@ -97,7 +97,7 @@ def by_parameter(held: Mapping[str, np.ndarray], layout: Layout) -> Values:
 def by_shard(named: Mapping[str, np.ndarray], layout: Layout, keys: Iterable[str]) -> Values:
     """Turn values named as in checkpoints into values for the ps's variables in `keys`.
 
-    Variables that `named` lacks are left out. It holds a slot of all parameters or of none.
+    Variables that `named` lacks are left out. `named` holds a slot for all parameters or for none.
     """
     shards = {shard.name: shard for shard in layout.shards}
     values: Values = {}
@@ -114,5 +114,5 @@ def by_shard(named: Mapping[str, np.ndarray], layout: Layout, keys: Iterable[str
 
 
 def _saved(key: str) -> str:
-    """The name in checkpoints: of `counters/parameters_1/Adam/beta1_power` `Adam/beta1_power`."""
+    """The name in checkpoints: `counters/parameters_1/Adam/beta1_power` is `Adam/beta1_power`."""
     return key.split("/", 2)[2] if key.startswith(f"{COUNTERS}/") else key

@@ -30,9 +30,9 @@ def step(
 ) -> Any:
     """The operation that makes one step in `variable`, all of it on the variable's device.
 
-    `slots` is the end of the names of its statistics; an optimizer of the value loss has its own.
+    `slots` is a suffix of the names of its statistics: an optimizer of the value loss has another.
     """
-    # With `own_step` the worker has made the step.
+    # With statistics per worker, `own_step` has made the step; the ps only subtracts it.
     kind = config.optimizer if config.optimizer_statistics == "shared" else "sgd"
 
     def slot(name: str, start: float) -> Any:
@@ -73,9 +73,9 @@ def step(
 def own_step(config: LearningConfig, size: int) -> Callable[..., list[np.ndarray]]:
     """A worker's own optimizer: "RMSProp" instead of "Shared RMSProp" in Mnih et al. 2016.
 
-    From a gradient `[P]` and a rate it makes a step in a vector of zeros, and returns what to
-    subtract from the parameters. The worker pushes this as a gradient for plain descent at a rate
-    of 1. The statistics end with the process.
+    The returned function takes a gradient `[P]` and a learning rate, makes a step from a vector of
+    zeros, and returns what to subtract from the parameters. The worker pushes this as a gradient
+    for plain descent at a rate of 1. The statistics are lost when the process ends.
     """
     config = dataclasses.replace(config, optimizer_statistics="shared")
     with tf.Graph().as_default() as graph:

@@ -79,7 +79,7 @@ def serve(cluster: Cluster, task: Task, config: Config, stop: StopRequest, beat:
         if is_over or stop.is_set():
             began = began or time.monotonic()
             patience_s = LINGER_S
-            if is_over and attached[0]:  # its keeper may notice only now that it hangs
+            if is_over and attached[0]:  # the chief may hang until its keeper's time-out
                 patience_s = config.cluster.worker_timeout_s + CHIEF_LINGER_S
             if not any(attached) or time.monotonic() >= began + patience_s:
                 break

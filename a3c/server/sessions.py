@@ -17,8 +17,8 @@ log = logging.getLogger(__name__)
 
 # A ps refuses a call whose number is among its last 100,000. TensorFlow draws the number in a new
 # thread for each call, by a generator with a seed of 32 bits, so one call in 43,000 is refused by
-# mistake, before anything of it runs. A call that gRPC repeats after its connection broke is
-# refused with "(Master)" instead.
+# mistake, before any of its operations run. A call that gRPC repeats after its connection broke
+# is refused with "(Master)" instead.
 _REFUSED = "The same RunGraph (Worker) request was received twice"
 
 # TensorFlow's errors for a ps that closed its connection, or that lost its memory in a restart.
@@ -38,7 +38,7 @@ class UnclosedSession(tf.compat.v1.Session):
     callables: ClassVar[list[Any]] = []
 
     def __init__(self, target: str, graph: Any, timeout_s: float, *peers: str) -> None:
-        """Before its first call it waits only for these peers, as `/job:ps`."""
+        """The first call waits only for these `peers`, such as `/job:ps`."""
         config = tf.compat.v1.ConfigProto(
             device_filters=peers, operation_timeout_in_ms=int(timeout_s * 1000)
         )
@@ -78,7 +78,7 @@ def prepare(
 
 
 def retry_refused(call: Callable[..., Any], *arguments: Any, **options: Any) -> Any:
-    """The result of a call, which is made again if the ps refuses it as one that it knows."""
+    """Make a call and return its result; repeat it while the ps refuses it as a duplicate."""
     while True:
         try:
             return call(*arguments, **options)

@@ -67,7 +67,7 @@ class Store:
         num_ps = len(cluster.ps)
         is_separate = is_value_only if config.learning.has_critic_settings else lambda _: False
         self.layout = cut(shapes, num_ps, is_separate)
-        # All else is on the first ps.
+        # All other variables are on the first ps.
         place = {shard.name: shard.ps for shard in self.layout.shards}
         setter = tf.compat.v1.train.replica_device_setter(
             worker_device=FIRST_PS,
@@ -95,7 +95,7 @@ class Store:
         graph, timeout_s = self.graph, config.cluster.ps_timeout_s
         me = f"/job:{task.job}/task:{task.index}"
         self._session = UnclosedSession(target, graph, timeout_s, "/job:ps", me)
-        self._lost: RetryableError | None = None  # why, once a ps is lost
+        self._lost: RetryableError | None = None  # the error, once a ps is lost
         self._calling_since: float | None = None
         self._has_left = False
         targets = [f"grpc://{ps}" for ps in cluster.ps]
@@ -140,10 +140,10 @@ class Store:
         return ps_start
 
     def _watch(self, on_stuck: Callable[[RetryableError], None]) -> None:
-        """Wait for the loss of a ps; then end a call that doesn't fail by itself.
+        """Wait for the loss of a ps; then call `on_stuck` if a call hangs instead of failing.
 
         A call to the master of a lost ps waits until the session's time-out, and its thread can't
-        be interrupted. So this calls this process's own master, which fails at once.
+        be interrupted. The watch goes through this process's own master, which fails at once.
         """
         for_ever = tf.compat.v1.RunOptions(timeout_in_ms=10**12)
         try:
@@ -209,8 +209,8 @@ class Store:
     def snapshot(self) -> Snapshot:
         """Read every variable that a checkpoint holds, while pushes go on.
 
-        Each shard is read atomically, but pushes may come between two shards. Of up to five reads,
-        the first without an update during it is returned, else the best.
+        Each shard is read atomically, but pushes may come between two shards. So up to five reads
+        are made, until one had no update during it; the one with the fewest is returned.
         """
         tries: list[Snapshot] = []
         while len(tries) < 5 and not (tries and tries[-1].updates_during == 0):
@@ -220,7 +220,7 @@ class Store:
         return min(tries, key=lambda snapshot: snapshot.updates_during)
 
     def _build_reports(self) -> None:
-        """Build the episode queue; it never blocks: full it refuses reports, empty it gives []."""
+        """Build the episode queue; full, it refuses reports; empty, it gives []; no call blocks."""
         self._reports_in = tf.compat.v1.placeholder(tf.float64, [None, EPISODE_FIELDS])
         with tf.device(FIRST_PS):
             queue = tf.queue.FIFOQueue(

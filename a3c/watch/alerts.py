@@ -98,7 +98,7 @@ def _restarts(status: Status) -> Iterator[str]:
 
 
 def _late(status: Status) -> Iterator[str]:
-    """What a live run should have done by now: heartbeats, metrics, exchanges, checkpoints."""
+    """What is late in a live run: heartbeats, metrics, exchanges, checkpoints."""
     is_running = status.state == "running"
     ages = {p.name: p.heartbeat_age_s or 0.0 for p in status.processes if p.state == "running"}
     if silent := {name: age_s for name, age_s in ages.items() if age_s > 30}:

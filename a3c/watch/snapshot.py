@@ -252,7 +252,7 @@ class Curve:
 
 
 def seconds_to_goal(goal: float, mean: float, points: Sequence[Point]) -> float | None:
-    """The seconds until the goal, by the trend of the last third; None if it leads nowhere."""
+    """The seconds until the goal, by the trend of the last third; None if unknown or too long."""
     recent = points[-max(8, len(points) // 3) :]
     times = [p.wall_s for p in recent]
     if len(recent) < 8 or min(times) == max(times):
@@ -275,12 +275,12 @@ def seconds_to_end(status: Status) -> float | None:
 
 
 def fresh_s(interval_s: float) -> float:
-    """The age up to which the newest row of metrics is news, by the interval of the rows."""
+    """The age up to which the newest row of metrics counts as current, by the rows' interval."""
     return max(15.0, 5 * interval_s)
 
 
 def roughly(seconds: float) -> str:
-    """A duration that is only an estimate."""
+    """A duration as text, rounded because it is only an estimate."""
     step = 5 if seconds < 60 else 60 if seconds < 3600 else 600
     return duration(max(step, round(seconds / step) * step))
 

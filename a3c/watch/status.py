@@ -329,7 +329,7 @@ def _member(
         known = seen.record or record
         state = seen.record.state if seen.record else "starting"
         lives = seen.record is not None and state in LIVE_STATES and known.pid is not None
-    # It may still work: the connection is lost, or what was here has ended without its answer.
+    # It may still run there: the connection is lost, or the local end exited without an answer.
     cut_off_at = seen.cut_off_at if seen and is_kept else None
     if seen and not seen.has_ended and state in ("stopped", "dead"):
         cut_off_at = seen.cut_off_at or now

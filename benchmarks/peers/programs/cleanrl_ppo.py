@@ -72,7 +72,7 @@ def make_envs(vec_env: str, num_envs: int, seed: int, game: str = "Pong") -> Any
 def rollouts(
     envs: Any, network: ActorCritic, settings: Settings
 ) -> Iterator[tuple[Rollout, Returns]]:
-    """Play T steps over and over; the scores of games that ended come along."""
+    """Play T steps repeatedly; yields each rollout, and the scores of games that ended in it."""
     observations, _ = envs.reset()  # envpool takes its seed when it is made
     ends = np.zeros(settings.envs, bool)
     scores = np.zeros(settings.envs)

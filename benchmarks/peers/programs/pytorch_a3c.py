@@ -63,7 +63,7 @@ def learn(
 def rollouts(
     local: ActorCritic, shared: ActorCritic, steps: int, seed: int
 ) -> Iterator[tuple[Rollout, torch.Tensor]]:
-    """Play T steps with fresh parameters, over and over; the value of what follows is along."""
+    """Play T steps with fresh parameters, repeatedly; yields rollout and value of what follows."""
     env = make_pong()
     observation, _ = env.reset(seed=seed)
     while True:
@@ -86,7 +86,7 @@ def rollouts(
 
 
 def loss(rollout: Rollout, after: torch.Tensor) -> torch.Tensor:
-    """The sum over a rollout of policy, value and entropy terms; `after` is the value behind it."""
+    """The sum over a rollout of policy, value and entropy terms; `after` is its end's value."""
     total, advantage = torch.zeros(()), torch.zeros(())
     returns = next_value = after * (not rollout[-1][-1])
     for log_prob, entropy, value, reward, _ in reversed(rollout):
@@ -100,7 +100,7 @@ def loss(rollout: Rollout, after: torch.Tensor) -> torch.Tensor:
 
 
 def main() -> None:
-    """Let the processes train until they are ended, and look at what they count."""
+    """Let the processes train until they are ended, and write the sum of their counts."""
     settings, counter = parse(*PACKAGES)
     torch.set_num_threads(1)
     shared = ActorCritic(NUM_ACTIONS, PAPER).share_memory()

@@ -77,7 +77,7 @@ def blank() -> State:
 def rollouts(
     local: Network, shared: Network, scores: Any, seed: int
 ) -> Iterator[tuple[Rollout, torch.Tensor]]:
-    """Play T steps with fresh parameters, over and over; scores of ended games go into a queue."""
+    """Play T steps with fresh parameters, repeatedly; scores of ended games go into a queue."""
     env, frames = make_plain(frameskip=4), Frames()  # PongDeterministic
     frame, state, score = frames(env.reset(seed=seed)[0]), blank(), 0.0
     while True:
@@ -112,7 +112,7 @@ def work(shared: Network, optimizer: torch.optim.Adam, scores: Any, made: Any, s
 
 
 def drained(scores: Any) -> list[float]:
-    """What has come since."""
+    """The scores that have arrived since the last call."""
     found: list[float] = []
     while True:
         try:
@@ -122,7 +122,7 @@ def drained(scores: Any) -> list[float]:
 
 
 def main() -> None:
-    """Let the processes train until it is over."""
+    """Let the processes train until the goal is reached or the time is over."""
     settings, seed, progress = parse()
     torch.set_num_threads(1)
     torch.manual_seed(seed)

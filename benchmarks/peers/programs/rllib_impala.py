@@ -16,7 +16,7 @@ from .games import make_pong
 from .torch_networks import PAPER, ActorCritic
 
 PACKAGES = ("ray", "torch", "gymnasium", "ale-py", "numpy")
-REPORT_S = 0.5  # how often `train` comes back
+REPORT_S = 0.5  # the interval at which `train` returns
 
 
 class PaperModule(TorchRLModule, ValueFunctionAPI):
@@ -43,7 +43,7 @@ class PaperModule(TorchRLModule, ValueFunctionAPI):
 
 
 def train_on(algorithm: Any, sampled: int) -> int:
-    """Train for `REPORT_S`; the env steps since the start, `sampled` if none are reported."""
+    """Train for `REPORT_S`; returns all env steps so far, or `sampled` if none are reported."""
     runners = algorithm.train().get("env_runners", {})
     return int(runners.get("num_env_steps_sampled_lifetime", sampled))
 

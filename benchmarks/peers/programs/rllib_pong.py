@@ -74,7 +74,7 @@ def published(settings: dict[str, Any], seed: int, scores: Path) -> IMPALAConfig
 
 
 def main() -> None:
-    """Train until it is over."""
+    """Train until the goal is reached or the time is over."""
     settings, seed, progress = parse()
     ray.init(include_dashboard=False, log_to_driver=False, num_cpus=settings["runners"] + 2)
     register_env("pong", make_pong)

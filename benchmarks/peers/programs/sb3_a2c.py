@@ -55,7 +55,7 @@ def make_envs(num_envs: int, vec_env: str, seed: int = 0, game: str = "Pong") ->
         seed=seed,
         env_kwargs=KEYWORDS,
         vec_env_cls={"subproc": SubprocVecEnv, "dummy": DummyVecEnv}[vec_env],
-        # Each would import torch anew with the default, for minutes where there are 32.
+        # With the default each process would import torch anew: minutes for 32 processes.
         vec_env_kwargs={"start_method": "fork"} if vec_env == "subproc" else {},
     )
     return VecFrameStack(made, 4)
