@@ -45,7 +45,7 @@ from a3c.learn.learner import Learner
 from a3c.learn.rollout import Player, Stopwatch
 from a3c.server.exchange import Exchange, Push, Reply
 from a3c.server.layout import cut
-from a3c.server.optimizers import held
+from a3c.server.optimizers import make_variable
 from benchmarks.judge import Judge
 
 # Virtual milliseconds of a worker between a pull and a push; only their ratios matter.
@@ -99,7 +99,7 @@ class VirtualPs:
     def __init__(self, agent: Agent, config: Config) -> None:
         with tf.Graph().as_default() as built:
             self.layout = layout = cut(agent.shapes, 1)
-            finished = held("finished", (), tf.int64)
+            finished = make_variable("finished", (), tf.int64)
             exchange = Exchange(layout, config, 1, agent.statistics_size, finished)
             parameters = {v.op.name: v for v in tf.compat.v1.global_variables()}
             flat = np.concatenate([np.ravel(value) for value in agent.parameters().values()])

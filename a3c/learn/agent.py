@@ -88,7 +88,7 @@ class Agent:
         with self._graph.as_default():
             tf.compat.v1.set_random_seed(seed)
             size = [self.statistics_size]
-            known = optimizers.held("observation_statistics", size, tf.float64)
+            known = optimizers.make_variable("observation_statistics", size, tf.float64)
             self._normal: Any = None  # the statistics that normalise observations
             if config.env.normalize_observations:
                 self._normal = known[: sizes["normalize_observations"]]

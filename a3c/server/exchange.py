@@ -27,7 +27,7 @@ import tensorflow as tf
 from a3c.config import Config
 from a3c.server import optimizers, sessions
 from a3c.server.layout import Layout, Shard
-from a3c.server.optimizers import held
+from a3c.server.optimizers import make_variable
 
 END_REASONS = ("solved", "max_env_steps", "max_wall_time", "patience")  # why a run is over
 PS_LEAVES = "ps leaves"  # a ps was asked to end; the run may go on when it is back
@@ -76,11 +76,13 @@ class Exchange:
         self, layout: Layout, config: Config, num_ps: int, statistics_size: int, finished: Any
     ) -> None:
         """`finished` is a variable that every reply reports: an index in `FINISHED`."""
-        self._parameters = {s.name: held(s.name, (s.size,), tf.float32) for s in layout.shards}
-        self.global_step = held("global_step", (), tf.int64)
-        self.num_updates = held("num_updates", (), tf.int64)
-        self._statistics = held("observation_statistics", (statistics_size,), tf.float64)
-        self.advantage_moments = held("advantage_moments", (3,), tf.float64)
+        self._parameters = {
+            s.name: make_variable(s.name, (s.size,), tf.float32) for s in layout.shards
+        }
+        self.global_step = make_variable("global_step", (), tf.int64)
+        self.num_updates = make_variable("num_updates", (), tf.int64)
+        self._statistics = make_variable("observation_statistics", (statistics_size,), tf.float64)
+        self.advantage_moments = make_variable("advantage_moments", (3,), tf.float64)
         self._finished = finished
         self._config, self._limits = config, config.learning.gradient_norms
         self._wire_dtype = config.cluster.wire_dtype
@@ -191,9 +193,9 @@ class Exchange:
         Returns 1 if there was a step, else 0, and on the first ps the counters after that. A
         critical section covers it all; otherwise two pushes could complete the same step.
         """
-        sums = {s: held(f"{GATHERED}/{s.name}", [s.size], tf.float32) for s in gradients}
+        sums = {s: make_variable(f"{GATHERED}/{s.name}", [s.size], tf.float32) for s in gradients}
         # The totals are the samples, and all sketches times the samples.
-        totals = held(f"{GATHERED}/totals_{ps}", [1 + self._num_sketched], tf.float64)
+        totals = make_variable(f"{GATHERED}/totals_{ps}", [1 + self._num_sketched], tf.float64)
         if ps == 0:
             self.samples_waiting = totals.read_value()[0]
 

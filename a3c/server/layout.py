@@ -79,17 +79,17 @@ def cut(
     return Layout(dict(shapes), tuple(shards))
 
 
-def by_parameter(held: Mapping[str, np.ndarray], layout: Layout) -> Values:
+def by_parameter(on_ps: Mapping[str, np.ndarray], layout: Layout) -> Values:
     """Turn values named as on the ps into values named as in checkpoints."""
     shards = [shard.name for shard in layout.shards]
     named: Values = {}
-    for key, value in held.items():
+    for key, value in on_ps.items():
         shard = key.partition("/")[0]
         if shard not in shards:
             named.setdefault(_saved(key), value)
         elif shard == shards[0]:
             slot = key.removeprefix(shard)  # "" or, for example, "/Adam_1"
-            flat = np.concatenate([held[other + slot] for other in shards])
+            flat = np.concatenate([on_ps[other + slot] for other in shards])
             named |= {name + slot: part for name, part in layout.unflatten(flat).items()}
     return named
 

@@ -19,7 +19,7 @@ from a3c.server import sessions
 from a3c.server.layout import COUNTERS
 
 
-def held(name: str, shape: Any, dtype: Any, start: Any = None) -> Any:
+def make_variable(name: str, shape: Any, dtype: Any, start: Any = None) -> Any:
     """A variable, by default of zeros, on the scope's device; processes share them by name."""
     start = start or tf.compat.v1.zeros_initializer()
     return tf.compat.v1.get_variable(name, shape, dtype, start, trainable=False, use_resource=True)
@@ -38,7 +38,7 @@ def step(
     def slot(name: str, start: float) -> Any:
         initial = tf.compat.v1.constant_initializer(start)
         with tf.init_scope(), tf.device(variable.device):  # the step may be built in a condition
-            return held(f"{variable.op.name}/{name}", variable.shape, tf.float32, initial)
+            return make_variable(f"{variable.op.name}/{name}", variable.shape, tf.float32, initial)
 
     with tf.device(variable.device):
         if kind == "rmsprop":
@@ -81,7 +81,7 @@ def own_step(config: LearningConfig, size: int) -> Callable[..., list[np.ndarray
     with tf.Graph().as_default() as graph:
         gradient = tf.compat.v1.placeholder(tf.float32, [size])
         learning_rate = tf.compat.v1.placeholder(tf.float32, [])
-        change = held("change", [size], tf.float32)
+        change = make_variable("change", [size], tf.float32)
         with tf.control_dependencies([change.assign(tf.zeros([size]), read_value=False)]):
             made = step(config, learning_rate, gradient, change)
         with tf.control_dependencies([made]):

@@ -20,7 +20,7 @@ from a3c.errors import RetryableError
 from a3c.run.rows import PsStart
 from a3c.server.exchange import FINISHED, GATHERED, Exchange, Push, Reply
 from a3c.server.layout import by_parameter, by_shard, cut
-from a3c.server.optimizers import held, is_value_only
+from a3c.server.optimizers import is_value_only, make_variable
 from a3c.server.sessions import UnclosedSession, exit_after, raise_if_ps_lost
 
 FIRST_PS = "/job:ps/task:0"
@@ -37,10 +37,10 @@ class Flags:
 
     def __init__(self, num_workers: int) -> None:
         with tf.device(FIRST_PS):
-            self.ready = held("ready", (), tf.bool)
-            self.finished = held("finished", (), tf.int64)
-            self.attached = held("attached", (num_workers,), tf.int64)
-            self.ps_start = held("ps_start", (2,), tf.int64)
+            self.ready = make_variable("ready", (), tf.bool)
+            self.finished = make_variable("finished", (), tf.int64)
+            self.attached = make_variable("attached", (num_workers,), tf.int64)
+            self.ps_start = make_variable("ps_start", (2,), tf.int64)
             self.variables = [self.ready, self.finished, self.attached, self.ps_start]
 
 
@@ -214,8 +214,8 @@ class Store:
         """
         tries: list[Snapshot] = []
         while len(tries) < 5 and not (tries and tries[-1].updates_during == 0):
-            before, held, after, waiting = self._run(self._snapshot)
-            values = by_parameter(held, self.layout)
+            before, on_ps, after, waiting = self._run(self._snapshot)
+            values = by_parameter(on_ps, self.layout)
             tries.append(Snapshot(values, int(after - before), int(waiting)))
         return min(tries, key=lambda snapshot: snapshot.updates_during)
 
