@@ -45,11 +45,11 @@ def test_a_loss_counts_from_the_furthest_worker_of_that_ps_life(tmp_path: Path) 
     assert rows.newest_step(latest(tmp_path)) == 300
     attach(tmp_path / "worker-1.jsonl", PsStart(2, 100), 100).write(350, {})
     assert rows.newest_step(latest(tmp_path)) == 350
-    said = rows.loss(5000, 3200)
+    said = rows.rollback_message(5000, 3200)
     assert said == "went back from env step 5,000 to 3,200: 1,800 env steps lost"
     lost = [{"from": 5000, "env_steps": 3200, "time": 9.0}, None, {"from": "x"}]
-    assert rows.losses(lost) == rows.losses(lost, since=9.0) == (said,)
-    assert rows.losses(lost, since=10.0) == ()
+    assert rows.rollback_messages(lost) == rows.rollback_messages(lost, since=9.0) == (said,)
+    assert rows.rollback_messages(lost, since=10.0) == ()
 
 
 def test_a_chief_knows_what_happened_since_the_checkpoint_unless_restored(tmp_path: Path) -> None:

@@ -29,7 +29,7 @@ from a3c.play import locate
 from a3c.process import process_records
 from a3c.process.console import command, count, discard, format_mean, relative_path
 from a3c.run import checkpoint, rundir
-from a3c.run.rows import RowFollower, latest, losses, newest_step, parse_row
+from a3c.run.rows import RowFollower, latest, newest_step, parse_row, rollback_messages
 from a3c.run.rundir import REPOSITORY, RunDir
 from a3c.watch.snapshot import Curve, one_line
 from a3c.watch.status import Reader
@@ -136,8 +136,8 @@ class ProgressLog:
                 how = record.last_exit or "exited"
                 said = f": {record.last_line}" if record.last_line else ""
                 log.info("%s: %s, %s%s", record.name, record.state, how, said)
-        for loss in losses(map(parse_row, self._losses.lines())):
-            log.info("%s", loss)
+        for message in rollback_messages(map(parse_row, self._losses.lines())):
+            log.info("%s", message)
         if time.monotonic() - self._said_at >= LINE_INTERVAL_S:
             self._said_at = time.monotonic()
             with contextlib.suppress(A3CError, OSError):  # such as a deleted run directory

@@ -73,7 +73,7 @@ def prepare(store: Store, config: Config, run: RunDir, agent: Agent) -> checkpoi
         store.initialize(values)
         log.info("restored the ps from %s, env step %d%s", path, step, note)
     if before is not None and before > step:
-        log.warning("%s", rows.loss(before, step))
+        log.warning("%s", rows.rollback_message(before, step))
         JsonlSink(run.metrics("losses")).write(step, {"from": before})
     return manifest
 

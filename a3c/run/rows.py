@@ -161,14 +161,14 @@ def newest_step(latest: Mapping[str, Row], since: float = 0.0) -> int | None:
     return max(map(int, steps), default=None)
 
 
-def loss(before: int, now: int) -> str:
+def rollback_message(before: int, now: int) -> str:
     return f"went back from env step {before:,} to {now:,}: {count(before - now, 'env step')} lost"
 
 
-def losses(rows: Iterable[Row | None], since: float = 0.0) -> tuple[str, ...]:
-    """The messages for the losses in rows of `metrics/losses.jsonl`."""
+def rollback_messages(rows: Iterable[Row | None], since: float = 0.0) -> tuple[str, ...]:
+    """The messages for the rollbacks in rows of `metrics/losses.jsonl`."""
     return tuple(
-        loss(row["from"], row["env_steps"])
+        rollback_message(row["from"], row["env_steps"])
         for row in rows
         if row
         and type(row.get("from")) is type(row.get("env_steps")) is int

@@ -236,7 +236,7 @@ class Reader:
             dropped_rollouts=int(sum(row.get("drops/rollouts", 0) for row in latest.values())),
             dropped_reports=int(sum(row.get("drops/reports", 0) for row in latest.values())),
             failed_saves=int(cluster.get("cluster/failed_saves", 0)),
-            losses=rows.losses(self._rows("losses"), since=started_at),
+            losses=rows.rollback_messages(self._rows("losses"), since=started_at),
             tensorboard=f"http://{boards[0]}/" if boards else None,
             disk_trouble=_disk_trouble(run.path),
             max_wall_time_s=config.run.max_wall_time_s,

@@ -42,10 +42,11 @@ def assert_lost_no_more_than_the_interval(cluster: Cluster, fault: Moment) -> No
     assert fault.checkpoint_age_s < INTERVAL_S + SLACK_S
     assert cluster.began_at() >= fault.checkpoint
     for before, after in cluster.losses()[fault.losses :]:
-        words = rows.loss(before, after)
+        words = rows.rollback_message(before, after)
         assert words in cluster.log("worker-0")
         wait_until(lambda: words in cluster.said(), "the launcher's word for it", 10.0)  # noqa: B023
-    last = rows.loss(*cluster.losses()[-1])  # `status` has the number of those before it
+    # `status` has only the number of those before it.
+    last = rows.rollback_message(*cluster.losses()[-1])
     assert f"the run {last}" in "\n".join(cluster.status()["warnings"])
 
 
