@@ -17,7 +17,7 @@ import pytest
 from gymnasium.vector import AutoresetMode, SyncVectorEnv
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
-from a3c.learn.rollout import numbers
+from a3c.learn.rollout import info_numbers
 from a3c.run import callbacks
 from a3c.run.callbacks import Callbacks
 from tests import Log, Patch, refused
@@ -57,7 +57,7 @@ def test_numbers_are_those_of_the_steps_that_were_played(mode: AutoresetMode) ->
     for _ in range(5):
         _, _, terminated, _, info = envs.step(np.zeros(1, np.int64))
         for name in ("at", "inner/points", "inner/won", "name", "broken", "no/where", "at/x"):
-            found.setdefault(name, []).extend(numbers(info, name, terminated, ~dead))
+            found.setdefault(name, []).extend(info_numbers(info, name, terminated, ~dead))
         if mode is AutoresetMode.NEXT_STEP:
             dead = terminated
         elif mode is AutoresetMode.DISABLED and terminated.any():

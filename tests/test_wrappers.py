@@ -16,7 +16,7 @@ import envs
 import model
 from a3c.config import EnvConfig
 from a3c.env import wrappers
-from a3c.learn.rollout import Player, Rollout, numbers
+from a3c.learn.rollout import Player, Rollout, info_numbers
 from a3c.net.distributions import for_space
 from a3c.play.playground import EvaluationSetup
 from a3c.run.metrics import Episode
@@ -205,7 +205,7 @@ def test_infos_hold_anything_in_each_copy_and_step() -> None:
 
     def found(name: str) -> list[list[float]]:
         done, played = np.zeros(2, bool), np.ones(2, bool)
-        return [list(numbers(info, name, done, played)) for info in (first, second)]
+        return [list(info_numbers(info, name, done, played)) for info in (first, second)]
 
     assert found("distance") == [[0.0, 0.75], [1.5]]
     assert found("found") == [[1.0, 5.0], [2.5]]

@@ -119,12 +119,13 @@ class EnvironmentErrors(AbstractContextManager[Any, None]):
             raise PlayError(f"the environment raised an error: {describe(error)}") from error
 
 
-def numbers(
+def info_numbers(
     info: dict[str, Any], name: str, done: np.ndarray, played: np.ndarray
 ) -> Iterator[float]:
-    """The finite numbers of that name in the info of a step that was played; `a/b` is b in a.
+    """The finite numbers called `name` in the info of a step; `a/b` is b in the table a.
 
-    An environment that ended and was reset in the same step has them in `final_info`.
+    Environments that only reset in this step don't count. An environment that ended and was reset
+    in the same step has its numbers in `final_info`.
     """
     *tables, key = name.split("/")
     final = info.get("final_info")
@@ -133,9 +134,9 @@ def numbers(
         for table in tables:
             inner = source.get(table)
             source = inner if isinstance(inner, dict) else {}
-        values, has_it = source.get(key), source.get(f"_{key}", True)
+        values, is_given = source.get(key), source.get(f"_{key}", True)
         if isinstance(values, np.ndarray) and values.shape == rows.shape:
-            for value in values[rows & has_it]:
+            for value in values[rows & is_given]:
                 if isinstance(value, int | float | np.integer | np.floating | np.bool_):
                     with suppress(OverflowError):  # an int above 1e308
                         if math.isfinite(number := float(value)):
@@ -271,7 +272,7 @@ class Player:
         ended = reset.count(*wrappers.raw(info, rewards, done))
         self._episodes += [game for _, game in ended if np.isfinite(game.episode_return)]
         for name in self._config.run.info_metrics:
-            self._info.setdefault(name, []).extend(numbers(info, name, done, ~reset.dead))
+            self._info.setdefault(name, []).extend(info_numbers(info, name, done, ~reset.dead))
         self._raw_rewards[t] = rewards
         lives = self._lives_left(info)  # a lost life ends the episode, for learning only
         self._ends[t] = done | reset.dead | (lives < self._lives)
