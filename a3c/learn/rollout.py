@@ -197,7 +197,7 @@ class Player:
         }
         self._raw_rewards = rows(np.float32)
         self._ends = rows(bool)  # true at the last step of a return
-        self._cuts: list[tuple[int, np.ndarray, np.ndarray]] = []
+        self._truncations: list[tuple[int, np.ndarray, np.ndarray]] = []
         self._episodes: list[Episode] = []
         self._info: dict[str, list[float]] = {}
 
@@ -208,7 +208,7 @@ class Player:
             self._state[~np.isfinite(self._state).all(axis=1)] = 0.0
             state, epsilon = self._state, self._epsilon()
             self._rows["epsilon"][:] = epsilon
-            self._cuts, self._episodes, self._info = [], [], {}
+            self._truncations, self._episodes, self._info = [], [], {}
             for t in range(self._length):
                 self._step(t, epsilon)
                 if not self._go_on():
@@ -227,7 +227,7 @@ class Player:
             if learning.reward_clip > 0:
                 np.clip(rewards, -learning.reward_clip, learning.reward_clip, rewards)
             with np.errstate(invalid="ignore", over="ignore"):
-                for t, cut, values in self._cuts:  # summed in float64, rounded once
+                for t, cut, values in self._truncations:  # summed in float64, rounded once
                     rewards[t, cut] += np.float64(learning.gamma) * values[cut]
             discounts = np.where(self._ends, np.float32(0.0), np.float32(learning.gamma))
             bootstrap = self._actor.value(self._observations, self._state, self._autoreset.starts)
@@ -279,7 +279,7 @@ class Player:
         if np.count_nonzero(truncated) and (cut := truncated & ~terminated).any():
             final = self._final(observations, info, cut)
             values = self._actor.value(final, action.state, np.zeros_like(cut))
-            self._cuts.append((t, cut, values))
+            self._truncations.append((t, cut, values))
         self._lives = lives
         with self._environment_errors:
             observations, info = reset.after(observations, info, done)
