@@ -216,7 +216,7 @@ class Keeper:
             self._leave("done", EXIT_OK, how)
         else:
             decision = self._policy.decide(kind, lived_s, beat)
-            if decision.first_of_row or how != self._last_failure:
+            if decision.is_first_failure or how != self._last_failure:
                 self._last_failure = how
                 self._change(first_error=tuple(self._capture.tail.lines()))
             if decision.again:

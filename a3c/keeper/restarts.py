@@ -39,7 +39,7 @@ class Limits:
 class RestartDecision(NamedTuple):
     again: bool
     delay_s: float
-    first_of_row: bool  # no earlier failure or crash is counted at present
+    is_first_failure: bool  # no earlier failure or crash is counted at present
 
 
 def classify_exit(code: int, reason: str | None = None) -> ExitKind:
@@ -75,7 +75,7 @@ class RestartPolicy:
             self._failures = 0
         if healthy or (beat and kind == "retry"):
             self._delay_s = self._limits.first_delay_s
-        first_of_row = self._failures == 0 and self._crashes == 0
+        is_first_failure = self._failures == 0 and self._crashes == 0
         self._failures += 1
         self._crashes += kind == "crash"
         again = (
@@ -85,4 +85,4 @@ class RestartPolicy:
         )
         delay_s = self._delay_s
         self._delay_s = min(2 * delay_s, self._limits.longest_delay_s)
-        return RestartDecision(again, delay_s, first_of_row)
+        return RestartDecision(again, delay_s, is_first_failure)

@@ -124,7 +124,8 @@ def test_only_a_healthy_run_ends_a_row_of_crashes() -> None:
     policy = RestartPolicy(Limits(max_crashes=3))
     decisions = [policy.decide("crash", uptime_s, beat=True) for uptime_s in (1, 1, 61, 1, 1)]
     assert [decision.again for decision in decisions] == [True, True, True, True, False]
-    assert [decision.first_of_row for decision in decisions] == [True, False, True, False, False]
+    firsts = [decision.is_first_failure for decision in decisions]
+    assert firsts == [True, False, True, False, False]
 
 
 def test_a_stopped_process_ends_in_order(start: Start) -> None:
