@@ -16,7 +16,7 @@ from gymnasium.wrappers.vector import TransformAction
 
 from a3c.config import EnvConfig, user_code
 from a3c.env import wrappers
-from a3c.env.spaces import MOST, Envs, allowed_actions, choice_sizes
+from a3c.env.spaces import MAX_SIZE, Envs, allowed_actions, choice_sizes
 from a3c.errors import UserError
 from a3c.process import console
 from a3c.process.signals import Leaving
@@ -186,9 +186,9 @@ def check_spaces(envs: Envs, env_id: str) -> None:
             "a policy gives Discrete, MultiDiscrete, MultiBinary or Box actions; wrap it to take "
             "one of these"
         )
-    elif (size := sum(choice_sizes(actions))) > MOST:
+    elif (size := sum(choice_sizes(actions))) > MAX_SIZE:
         wrong = f"has {size:,} actions"
-        remedy = f"a policy has at most {MOST:,}; offer fewer with a --wrapper of your own"
+        remedy = f"a policy has at most {MAX_SIZE:,}; offer fewer with a --wrapper of your own"
     elif not isinstance(envs.metadata.get("autoreset_mode"), AutoresetMode):
         wrong = "does not say when it resets"
         remedy = 'set metadata["autoreset_mode"] to a gymnasium.vector.AutoresetMode'

@@ -26,7 +26,7 @@ Path = tuple[Any, ...]  # the keys that lead to a part of an observation
 
 MASK = "action_mask"  # in `info`, as Gymnasium's own environments name it
 _SUPPORTED = Box | Discrete | MultiDiscrete | MultiBinary  # besides Dict and Tuple
-MOST = 10_000_000  # numbers in one observation, and actions to choose from
+MAX_SIZE = 10_000_000  # numbers in one observation, and actions to choose from
 
 
 class Packed(Box):
@@ -153,8 +153,8 @@ def _find_parts(space: Space[Any], env_id: str) -> tuple[dict[Path, Space[Any]],
     elif len(images) > 1:
         _, *unusable = images
         what = f"observes {len(images)} images, {', '.join(map(_name, images))}: networks take one"
-    elif (size := sum(map(flatdim, parts.values()))) > MOST:
-        what = f"has observations of {size:,} numbers, Discrete ones one-hot: at most {MOST:,}"
+    elif (size := sum(map(flatdim, parts.values()))) > MAX_SIZE:
+        what = f"has observations of {size:,} numbers, Discrete ones one-hot: at most {MAX_SIZE:,}"
     if what:
         remedy = "change them with a --wrapper of your own"
         kept = {path[0] for path in parts if path} - {path[0] for path in unusable if path}
