@@ -13,7 +13,7 @@ from matplotlib.axes import Axes
 
 from a3c import config as settings
 from a3c.plot import charts, curves
-from a3c.run.metrics import interval
+from a3c.run.metrics import bootstrap_interval
 from a3c.watch.snapshot import Curve
 from plot import main
 from tests import ended, not_none, refused
@@ -181,10 +181,10 @@ def test_an_interval_covers_what_other_samples_of_runs_give(average: Any) -> Non
     rng = np.random.default_rng(5)
     hits = []
     for _ in range(40):
-        low, high = interval(rng.normal(7.0, 2.0, (12, 3)), average)
+        low, high = bootstrap_interval(rng.normal(7.0, 2.0, (12, 3)), average)
         hits += list((low <= 7.0) & (high >= 7.0))
     assert 0.8 < np.mean(hits) < 1.0
-    np.testing.assert_array_equal(interval(np.full((5, 1), 3.0), average), [[3.0], [3.0]])
+    np.testing.assert_array_equal(bootstrap_interval(np.full((5, 1), 3.0), average), [[3.0], [3.0]])
 
 
 def test_runs_that_differ_in_their_seed_only_are_one_group() -> None:

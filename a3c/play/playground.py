@@ -30,7 +30,7 @@ from a3c.process.console import count
 from a3c.process.environment import adopt_environment
 from a3c.run import checkpoint
 from a3c.run.checkpoint import DamagedCheckpointError
-from a3c.run.metrics import Episode, interval
+from a3c.run.metrics import Episode, bootstrap_interval
 
 MAX_ENVS = 8
 
@@ -278,7 +278,7 @@ class Summary(NamedTuple):
 def summarise(games: Sequence[Episode]) -> Summary:
     scores = np.array([game.episode_return for game in games])
     several = len(games) > 1
-    low, high = interval(scores, np.mean, 10_000).tolist()
+    low, high = bootstrap_interval(scores, np.mean, 10_000).tolist()
     return Summary(
         episodes=len(games),
         mean=float(scores.mean()),

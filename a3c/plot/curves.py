@@ -22,7 +22,7 @@ from a3c.config.command_line import from_dict, plain
 from a3c.config.options import OPTIONS, coerce, flat
 from a3c.errors import UserError
 from a3c.run import checkpoint, rundir
-from a3c.run.metrics import interval
+from a3c.run.metrics import bootstrap_interval
 from a3c.run.rows import Row, read_table
 
 log = logging.getLogger(__name__)
@@ -278,4 +278,4 @@ def across_seeds(curves: Sequence[Series], num_points: int, average: str = "mean
     num_points = 0 if end < start else 1 if end == start else num_points
     grid = np.linspace(start, end, num_points)
     values = np.stack([np.interp(grid, *curve) for curve in curves])  # [runs, N]
-    return Band(grid, AVERAGES[average](values), *interval(values, AVERAGES[average]))
+    return Band(grid, AVERAGES[average](values), *bootstrap_interval(values, AVERAGES[average]))

@@ -87,7 +87,7 @@ class Episode(NamedTuple):
     length: int
 
 
-def interval(
+def bootstrap_interval(
     values: np.ndarray, average: Callable[[np.ndarray], Any], resamples: int = 2000
 ) -> np.ndarray:
     """The 95 % percentile bootstrap interval (Efron 1979) of an average over games or runs.
