@@ -13,7 +13,7 @@ _LINE_CHARS = 160
 _NAMES = 4
 
 
-def of(status: Status) -> list[str]:
+def warnings(status: Status) -> list[str]:
     live = status.state in LIVE_STATES
     troubles: dict[str, list[str]] = {}  # the names of all processes with the same one
     for trouble_of in (_failure, _waiting):

@@ -79,7 +79,7 @@ class Reader:
             more["exposed"] = tuple(server for server, own in is_private.items() if not own)
             more["is_isolated"] = not more["exposed"] if is_private else None
         status = dataclasses.replace(self._compose(*settings, members, summary, now), **more)
-        return dataclasses.replace(status, warnings=tuple(alerts.of(status)))
+        return dataclasses.replace(status, warnings=tuple(alerts.warnings(status)))
 
     def _members(
         self, config: Config, started_at: float, records: Iterable[ProcessRecord], now: float
