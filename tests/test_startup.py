@@ -183,7 +183,7 @@ def test_messages_of_a_failed_block_are_shown_in_a_notebook(monkeypatch: Patch) 
 AUTOGROUP = Path("/proc/self/autogroup")
 OWN_SESSION = "import os; os.setsid(); "
 SHARED_SESSION = OWN_SESSION + "os.fork() and (os.wait(), os._exit(0)); "
-GO_LAST = "from a3c.process.startup import let_others_go_first; let_others_go_first()"
+GO_LAST = "from a3c.process.startup import lower_priority; lower_priority()"
 
 
 @pytest.mark.parametrize(
@@ -206,5 +206,5 @@ def test_a_worker_tries_again_while_another_process_writes(monkeypatch: Patch) -
     monkeypatch.setattr(os, "getsid", lambda _: os.getpid())
     monkeypatch.setattr(Path, "write_text", write)
     monkeypatch.setattr(module, "WAIT_S", 0.0)
-    module.let_others_go_first.__wrapped__()
+    module.lower_priority.__wrapped__()
     assert write.call_args_list == [mock.call(AUTOGROUP, module.NICE)] * 3

@@ -26,7 +26,7 @@ from a3c.learn.turns import turns
 from a3c.process.console import count
 from a3c.process.heartbeat import Heartbeat
 from a3c.process.signals import StopRequest, leave_now
-from a3c.process.startup import let_others_go_first
+from a3c.process.startup import lower_priority
 from a3c.run.callbacks import Callbacks
 from a3c.run.metrics import JsonlSink, WorkerTracker
 from a3c.run.rows import PsStart, restart_point
@@ -176,7 +176,7 @@ class Worker:
                         listen(rollout, update)
                     if self._pictures:
                         self._pictures.offer(update.reply.global_step, rollout.observations)
-                    let_others_go_first()  # after the first update, so that the start is quick
+                    lower_priority()  # after the first update, so that the start is quick
                     self._stopwatch.lap("other")
                     if self._tick():
                         break

@@ -64,7 +64,7 @@ def _wait_until_unlocked(file: IO[str]) -> None:
 
 
 @functools.cache
-def let_others_go_first() -> None:
+def lower_priority() -> None:
     """Lower this process's CPU priority, at the first call.
 
     The ps and evaluation games then get the CPU first if workers outnumber the cores. Linux divides
