@@ -164,7 +164,7 @@ def load(agent: Agent, directory: Path) -> dict[str, np.ndarray]:
     """
     values = checkpoint.load_variables(directory)
     shapes = agent.shapes | {checkpoint.STATISTICS: (agent.statistics_size,)}
-    if wrong := checkpoint.misfit(values, shapes):
+    if wrong := checkpoint.shape_mismatch(values, shapes):
         raise UserError(
             f"{directory} is of another network: {wrong}; "
             "give the model.py that it was trained with"

@@ -282,7 +282,7 @@ def load_variables(directory: Path) -> dict[str, np.ndarray]:
         raise DamagedCheckpointError(reason_of(error)) from None
 
 
-def misfit(values: Mapping[str, np.ndarray], shapes: Mapping[str, tuple[int, ...]]) -> str:
+def shape_mismatch(values: Mapping[str, np.ndarray], shapes: Mapping[str, tuple[int, ...]]) -> str:
     """How the first variable of a wrong shape differs; empty if all have the right shape."""
     for name, shape in shapes.items():
         there = f"of shape {values[name].shape}" if name in values else "missing"
@@ -310,16 +310,16 @@ def start_from(
         raise UserError(f"--start-from {source} can't be read ({error}): give another") from None
     shapes = {name: value.shape for name, value in fresh.items()}
     trunk = {name: shape for name, shape in shapes.items() if not name.startswith("policy/")}
-    if wrong := misfit(values, trunk):
+    if wrong := shape_mismatch(values, trunk):
         what = f"--start-from {source} is of another network: {wrong}"
         raise UserError(f"{what}; give the network and observations that it was trained with")
-    is_same_head = not misfit(values, shapes)
+    is_same_head = not shape_mismatch(values, shapes)
     found = dict(fresh) | {name: values[name] for name in (shapes if is_same_head else trunk)}
     its = {k: v for part in sections if isinstance(part, dict) for k, v in part.items()}
     here = vars(config.env) | vars(config.network) | vars(config.learning)
     kept = [name for name in sizes if its.get(name)]
     known: dict[str, np.ndarray] = {}
-    if not misfit(values, {STATISTICS: (sum(sizes[name] for name in kept),)}):
+    if not shape_mismatch(values, {STATISTICS: (sum(sizes[name] for name in kept),)}):
         ends = np.cumsum([sizes[name] for name in kept])
         known = dict(zip(kept, np.split(values[STATISTICS], ends), strict=False))
     if any(its.get(name) != here[name] for name in ("env_id", "gamma")):
