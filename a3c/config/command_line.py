@@ -31,7 +31,7 @@ _AS_BEFORE = {"samples_per_step": 0, "predict_weights": False}
 Layer = dict[str, Any]  # settings by name
 
 # The names of our flags in other programs.
-_MEANT = {
+_FOREIGN_NAMES = {
     "--actions": "--action-set",
     "--base-port": "--port",
     "--callback": "--callbacks --track --wandb --mlflow --wandb-project-name",
@@ -97,7 +97,8 @@ class Parser(argparse.ArgumentParser):
             word = next(iter(message.split(": ", 1)[1].split()), "''")
             flag = word.split("=")[0].lower().replace("_", "-")
             known = [name for name in self._option_string_actions if name not in ("-h", "--help")]
-            meant = [name for name in known if name == flag or flag in _MEANT.get(name, "").split()]
+            others = {name: _FOREIGN_NAMES.get(name, "").split() for name in known}
+            meant = [name for name in known if name == flag or flag in others[name]]
             near = meant or difflib.get_close_matches(flag, known, 2, 0.65)
             remedy = f"did you mean {' or '.join(near)}?" if near else "see --help"
             message = f"unknown argument {word}: {remedy}"
