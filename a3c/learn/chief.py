@@ -98,7 +98,7 @@ class Chief:
         self._stop_games = config.run.stop_worker_games or config.run.stop_window
         self._evaluations = rows.Cache()
         self._candidate: Path | None = None  # the checkpoint being evaluated
-        self._judge_at = 0  # the episode count from which a new candidate may be tried
+        self._next_candidate_at = 0  # the episode count from which a new candidate may be tried
         self._restored = manifest
         self._failed_saves = 0
         self._leaving, self._has_left = threading.Lock(), False
@@ -106,7 +106,7 @@ class Chief:
         known = rows.chief_state(run.path / "metrics", manifest, ps_start)
         self._tracker.episodes = known.episodes
         self._tracker.returns.extend(known.returns)
-        self._due = self._games_at_goal()  # games that reached the goal since the last candidate
+        self._at_goal = self._games_at_goal()  # what reached the goal since the last candidate
         reports = run.metrics("episodes")
         self._episodes = JsonlSink(reports)
         where = rows.restart_point(reports, ps_start, reply.global_step)
@@ -152,10 +152,10 @@ class Chief:
             return True
         if self._candidate is not None:
             return self._poll_evaluation(self._candidate)
-        if self._due is None:
+        if self._at_goal is None:
             return False
-        (whose, mean), self._due = self._due, None
-        self._judge_at = self._tracker.episodes + self._stop_games
+        (whose, mean), self._at_goal = self._at_goal, None
+        self._next_candidate_at = self._tracker.episodes + self._stop_games
         candidate = self._write(self._candidates, "solved", self._store.snapshot())
         if candidate is None:
             return False
@@ -176,7 +176,7 @@ class Chief:
     def _games_at_goal(self) -> tuple[str, float] | None:
         """`training` or a worker whose last games reach the goal, with their mean; else None."""
         mark, whose = self._config.run.stop_at_return, "training"
-        if mark is None or self._candidate or self._tracker.episodes < self._judge_at:
+        if mark is None or self._candidate or self._tracker.episodes < self._next_candidate_at:
             return None
         mean = self._tracker.mean_of_last(self._stop_games)
         if self._config.run.stop_worker_games is not None:
@@ -204,7 +204,7 @@ class Chief:
                 *(count(scores["episodes"], "game"), f"{int(candidate.name):,}"),
                 *(format_mean(scores["mean"], mark), mark, self._stop_games),
             )
-        self._judge_at = self._tracker.episodes + self._stop_games
+        self._next_candidate_at = self._tracker.episodes + self._stop_games
         self._tracker.by_worker.clear()
         self._candidate = None
         shutil.rmtree(self._candidates, ignore_errors=True)
@@ -334,6 +334,6 @@ class Chief:
         for worker, score, length, env_step in self._store.drain().tolist():
             self._tracker.add(int(worker), score)
             # Checked after each game: between two drains a mean may reach the goal and fall again.
-            self._due = self._due or self._games_at_goal()
+            self._at_goal = self._at_goal or self._games_at_goal()
             row = {"worker": int(worker), "return": score, "length": int(length)}
             self._episodes.write(int(env_step), row | {"episodes": self._tracker.episodes})
