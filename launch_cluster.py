@@ -291,14 +291,14 @@ def _plan(
     preflight.check_network(tried, observations, actions)
     danger = preflight.isolation_warning(config.cluster.isolation, across_hosts=bool(placement))
     isolated = danger is None
-    here = placement.cluster if placement else plan.choose_addresses(config, isolated=isolated)
+    cluster = placement.cluster if placement else plan.choose_addresses(config, isolated=isolated)
     planned = plan.make(
         config,
         run,
-        here,
+        cluster,
         isolated=isolated,
         evaluator=bool(chosen.evaluator),
-        board=(plan.LOOPBACK, plan.choose_board_port(here)) if chosen.tensorboard else None,
+        board=(plan.LOOPBACK, plan.choose_board_port(cluster)) if chosen.tensorboard else None,
         placement=placement,
     )
     warnings = command_line.unused_flags(

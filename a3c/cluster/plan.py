@@ -119,8 +119,8 @@ def port_owner(port: int) -> tuple[int, str] | None:
     return None
 
 
-def choose_board_port(here: Cluster) -> int:
-    taken = {topology.split_address(address)[1] for address in (*here.ps, *here.workers)}
+def choose_board_port(cluster: Cluster) -> int:
+    taken = {topology.split_address(address)[1] for address in (*cluster.ps, *cluster.workers)}
     ports = (topology.free_ports(1)[0] for _ in itertools.count())
     return next(port for port in ports if port not in taken)
 
@@ -128,18 +128,21 @@ def choose_board_port(here: Cluster) -> int:
 def make(
     config: Config,
     run: RunDir,
-    here: Cluster,
+    cluster: Cluster,
     *,
     isolated: bool = False,
     evaluator: bool = False,
     board: tuple[str, int] | None = None,
     placement: Placement | None = None,
 ) -> Plan:
-    """The plan of a run whose processes have the addresses of `here`."""
+    """The plan of a run whose processes have the addresses of `cluster`."""
     hosts = placement.hosts if placement else {}
-    tasks = [Task(job, i) for job in topology.JOBS for i in range(len(here.addresses(job)))]
-    made = [_process(t, here, config, run, hosts.get(t.name, _LAUNCHER), isolated) for t in tasks]
-    at_once = len(here.ps) + config.cluster.workers
+    tasks = [Task(job, i) for job in topology.JOBS for i in range(len(cluster.addresses(job)))]
+    made = [
+        _process(task, cluster, config, run, hosts.get(task.name, _LAUNCHER), isolated)
+        for task in tasks
+    ]
+    at_once = len(cluster.ps) + config.cluster.workers
     processes, reserved = made[:at_once], made[at_once:]
     python, environment = sys.executable, process_environment(chosen_variables(), 1)
     if evaluator or config.run.render or config.run.patience:
@@ -161,7 +164,7 @@ def make(
 
 
 def _process(
-    task: Task, here: Cluster, config: Config, run: RunDir, host: Host, isolated: bool
+    task: Task, cluster: Cluster, config: Config, run: RunDir, host: Host, isolated: bool
 ) -> Process:
     settings, is_ps = config.cluster, task.job == "ps"
     run_dir = str(run.path) if host.is_here else directory_of(host, run.label)
@@ -169,11 +172,11 @@ def _process(
         name=task.name,
         role=task.job,
         task=task.index,
-        address=here.addresses(task.job)[task.index],
+        address=cluster.addresses(task.job)[task.index],
         argv=(
             *(host.python, os.path.join(host.directory, "worker.py")),  # noqa: PTH118 - of another host
             *("--job", task.job, "--task", str(task.index)),
-            *("--ps-hosts", ",".join(here.ps), "--worker-hosts", ",".join(here.workers)),
+            *("--ps-hosts", ",".join(cluster.ps), "--worker-hosts", ",".join(cluster.workers)),
             *("--run-dir", run_dir),
             *command_line.to_flags(config),
         ),
