@@ -235,7 +235,7 @@ class Run(Protocol):
 AnyRun = TypeVar("AnyRun", bound=Run)
 
 
-def best(found: Iterable[AnyRun]) -> list[AnyRun]:
+def prefer_c(found: Iterable[AnyRun]) -> list[AnyRun]:
     """Drop runs simulated in Python whose task and remedy C has simulated too, with more seeds."""
     found = list(found)
     in_c = {(one.task, one.remedy) for one in found if one.kind == IN_C}

@@ -34,7 +34,7 @@ from benchmarks.asynchrony import (
     TABLE,
     WORKERS,
     Row,
-    best,
+    prefer_c,
     preset,
 )
 from benchmarks.asynchrony import read as read_rows
@@ -147,7 +147,7 @@ def _summary(rows: Sequence[Row]) -> Summary:
 
 def learning(found: Sequence[Summary]) -> Figure:
     """Env steps to solve by workers, a panel for each task."""
-    found = best(found)
+    found = prefer_c(found)
     tasks = list(dict.fromkeys(one.task for one in found))
     subtitle = "median · band: quartiles, or all of fewer than 4 seeds · hollow: half not solved"
     columns = min(2, len(tasks))
@@ -210,7 +210,7 @@ def projected(found: Sequence[Summary]) -> list[Projected]:
     shared = [o for o in found if o.kind != REAL and o.remedy == "shared" and not o.is_bound]
     # A run in C tells how many env steps a task takes, and one in Python what an env step costs.
     costs = {o.task: o.cpu_ms for o in reversed(shared) if o.kind == SIMULATED}
-    return [_projected(one, costs[one.task]) for one in best(shared) if one.task in costs]
+    return [_projected(one, costs[one.task]) for one in prefer_c(shared) if one.task in costs]
 
 
 def _projected(one: Summary, cpu_ms: float) -> Projected:

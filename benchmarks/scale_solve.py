@@ -78,7 +78,7 @@ def pushes_per_s(workers: int, ps: int, hosts: int, link: float, play_ms: float)
 def factors(rows: Sequence[Row]) -> dict[int, float]:
     """CartPole's env steps in the simulated study, relative to one worker."""
     steps: dict[int, list[int]] = {}
-    for row in asynchrony.best(rows):
+    for row in asynchrony.prefer_c(rows):
         if (row.task, row.remedy) == ("cartpole", "shared"):
             steps.setdefault(row.workers, []).append(row.env_steps)
     one = statistics.median(steps[1])
