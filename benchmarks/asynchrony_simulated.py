@@ -77,16 +77,16 @@ class VirtualTime:
         self._jitter = jitter
         self.now_ms = 0.0
 
-    def run(self, lives: Sequence[Iterator[float]], first_ms: float) -> None:
+    def run(self, workers: Sequence[Iterator[float]], first_ms: float) -> None:
         """Run workers, each from a random start time, until one of them ends.
 
         Each yields the mean time until it continues, in milliseconds.
         """
-        events = [(self._rng.uniform(0.0, first_ms), index) for index in range(len(lives))]
+        events = [(self._rng.uniform(0.0, first_ms), index) for index in range(len(workers))]
         heapq.heapify(events)
         while True:
             self.now_ms, index = events[0]
-            mean_ms = next(lives[index], None)
+            mean_ms = next(workers[index], None)
             if mean_ms is None:
                 return
             factor = self._rng.lognormvariate(-(self._jitter**2) / 2, self._jitter)
@@ -229,10 +229,10 @@ class Simulation:
             seeding.training_seed(config.run.seed, index) for index in range(config.cluster.workers)
         ]
         share = config.share
-        worlds = [envs.make(config.env.env_id, share.envs, s, config.env) for s in seeds]
-        space = worlds[0].single_observation_space
+        vec_envs = [envs.make(config.env.env_id, share.envs, s, config.env) for s in seeds]
+        space = vec_envs[0].single_observation_space
         assert isinstance(space, Box)
-        network = model.build(space, worlds[0].single_action_space, config.network)
+        network = model.build(space, vec_envs[0].single_action_space, config.network)
         check_minibatches(config, recurrent=network.state_size > 0)
         if network.state_size > 0:
             self._config = config = config.for_recurrent()
@@ -240,12 +240,12 @@ class Simulation:
         self._ps, shared = VirtualPs(agent, config), SharedAgent(agent)
         self._stores = [VirtualStore(self._ps) for _ in seeds]
         self.workers: list[tuple[Learner, Player]] = []
-        for store, seed, world in zip(self._stores, seeds, worlds, strict=True):
+        for store, seed, vec_env in zip(self._stores, seeds, vec_envs, strict=True):
             own = VirtualAgent(shared, agent)
             learner = Learner(own, store, config, Stopwatch(), seed=seed)  # type: ignore[arg-type]
             epsilon = _epsilon(config, learner)
             player = Player(
-                *(world, own, network.policy, config),
+                *(vec_env, own, network.policy, config),
                 seed=seed,
                 epsilon=epsilon,
                 return_statistics=learner.return_statistics,
@@ -260,7 +260,7 @@ class Simulation:
         """Play and learn to the end."""
         began, cpu_began = time.monotonic(), time.process_time()
         first_ms = self._config.share.samples * PLAY_MS
-        self._clock.run([self._life(*worker) for worker in self.workers], first_ms)
+        self._clock.run([self._work(*worker) for worker in self.workers], first_ms)
         stale = [value for store in self._stores for value in store.staleness]
         reply = self._ps.pull()
         return Outcome(
@@ -275,7 +275,7 @@ class Simulation:
             virtual_s=round(self._clock.now_ms / 1000, 3),
         )
 
-    def _life(self, learner: Learner, player: Player) -> Iterator[float]:
+    def _work(self, learner: Learner, player: Player) -> Iterator[float]:
         """Play and learn as one worker until the run is over; yields the time of each part.
 
         Other workers never change the weights that a worker holds. So computing a gradient when it

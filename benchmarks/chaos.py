@@ -59,14 +59,14 @@ class Chaos:
     def inject(self) -> str:
         """Inject one fault, wait until it is over, and return what it was."""
         worker = f"worker-{self.random.randrange(self.cluster.num_workers)}"
-        anyone = self.random.choice(list(self.cluster.hosts))
+        any_process = self.random.choice(list(self.cluster.hosts))
         length_s = round(self.random.uniform(SMALLEST_S, LONGEST_S), 1)
         for_a_while = f"for {length_s:g} s"
         events: list[tuple[str, Callable[[], None]]] = [
             (f"kill {worker}", lambda: self._kill(worker)),
             (f"kill {worker}", lambda: self._kill(worker)),
             ("kill ps-0", lambda: self._kill("ps-0")),
-            (f"kill the keeper of {anyone}", lambda: self._kill_keeper(anyone)),
+            (f"kill the keeper of {any_process}", lambda: self._kill_keeper(any_process)),
             (f"freeze {worker} {for_a_while}", lambda: self._freeze(worker, length_s)),
             (f"freeze ps-0 {for_a_while}", lambda: self._freeze("ps-0", length_s)),
         ]
@@ -75,12 +75,12 @@ class Chaos:
             ("lose 30 % of the packets of", {"loss": 0.3}),
             ("delay by 300 ms the packets of", {"delay_s": 0.3}),
         ):
-            bad = functools.partial(self._spoil_network, anyone, length_s, **change)
-            events.append((f"{what} {anyone} {for_a_while}", bad))
+            bad = functools.partial(self._spoil_network, any_process, length_s, **change)
+            events.append((f"{what} {any_process} {for_a_while}", bad))
         if self.disk:
             events.append((f"fill the disk {for_a_while}", lambda: self._fill_disk(length_s)))
-        words, happen = self.random.choice(events)
-        happen()
+        words, inject_event = self.random.choice(events)
+        inject_event()
         return words
 
     def _signal(self, name: str, number: signal.Signals) -> bool:
@@ -130,12 +130,12 @@ def main() -> int:
         sys.exit(f"chaos.py: {simulated_network.why_not()}")
     print(f"seed {arguments.seed}, {arguments.minutes:g} minutes", flush=True)
     with tempfile.TemporaryDirectory() as scratch:
-        disk, book = Path(scratch) / "disk", Path(scratch) / "ledger"
+        disk, ledger = Path(scratch) / "disk", Path(scratch) / "ledger"
         disk.mkdir()
         with (
             small_disk(disk, "256m"),
             simulated_network.hosts(1 + arguments.workers) as hosts,
-            host_cluster(disk / "run", book, hosts, *GAMES[arguments.game], *FLAGS) as cluster,
+            host_cluster(disk / "run", ledger, hosts, *GAMES[arguments.game], *FLAGS) as cluster,
         ):
             report = run(cluster, disk, arguments)
     for line in report["complaints"]:

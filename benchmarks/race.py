@@ -227,11 +227,11 @@ def main() -> int:
             venvs.make(venv, arguments.venvs)
         except venvs.VenvError as error:
             sys.exit(f"{venv} can't be installed here: {error}")
-    with racing_programs(arguments) as field:
+    with racing_programs(arguments) as programs:
         try:
-            race(field, arguments)
+            race(programs, arguments)
         finally:
-            rows = [program.row() for program in field]
+            rows = [program.row() for program in programs]
             machine.append(arguments.output, rows)
             print("\n".join(summary(rows)))
             if made := figure(arguments, machine.read_as(arguments.output, Row)):
@@ -271,11 +271,11 @@ def parse() -> argparse.Namespace:
 @contextmanager
 def racing_programs(arguments: argparse.Namespace) -> Iterator[list[RacingProgram]]:
     """The programs of the race; all of them are ended on exit."""
-    field = [RacingProgram(one, arguments.seed, arguments) for one in arguments.contestants]
+    programs = [RacingProgram(one, arguments.seed, arguments) for one in arguments.contestants]
     try:
-        yield field
+        yield programs
     finally:
-        for program in field:
+        for program in programs:
             program.close()
 
 
@@ -286,25 +286,25 @@ def variant(flags: str) -> Contestant:
     return Contestant(name, flags=tuple(words), any_game=True)
 
 
-def race(field: Sequence[RacingProgram], arguments: argparse.Namespace) -> None:
+def race(programs: Sequence[RacingProgram], arguments: argparse.Namespace) -> None:
     """Rounds of turns until a program has solved the game or all have ended.
 
     They start in the first round, ours last, because ours can't be frozen during all other starts.
     """
-    turn_s = min(arguments.turn, MAX_FROZEN_S / max(1, len(field) - 1))
+    turn_s = min(arguments.turn, MAX_FROZEN_S / max(1, len(programs) - 1))
     for number in range(round(60 * arguments.max_minutes / turn_s)):
-        for program in field if number else field[::-1]:
+        for program in programs if number else programs[::-1]:
             if not program.ended:
                 program.turn(turn_s if number else max(turn_s, START_S))
-        tell(number + 1, field)
-        solved = not arguments.whole and any(program.solved() for program in field)
-        if solved or all(program.ended for program in field):
+        tell(number + 1, programs)
+        solved = not arguments.whole and any(program.solved() for program in programs)
+        if solved or all(program.ended for program in programs):
             return
 
 
-def tell(number: int, field: Sequence[RacingProgram]) -> None:
+def tell(number: int, programs: Sequence[RacingProgram]) -> None:
     """Print a line about a round."""
-    rows = [program.row() for program in field]
+    rows = [program.row() for program in programs]
     found = [f"{row.program} {row.env_steps:,} {row.mean_return_100:.1f}" for row in rows]
     print(f"round {number}: {'; '.join(found)}", flush=True)
 

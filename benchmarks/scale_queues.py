@@ -49,7 +49,7 @@ class Outcome(NamedTuple):
         return "ps" if self.ps_load > self.link_load else "link"
 
 
-class _Line:
+class _Queue:
     """A queue with one server, in order of arrival."""
 
     def __init__(self) -> None:
@@ -71,7 +71,7 @@ class _Ps:
     """A ps: its core, and both directions of its link."""
 
     def __init__(self) -> None:
-        self.up, self.core, self.down = _Line(), _Line(), _Line()
+        self.up, self.core, self.down = _Queue(), _Queue(), _Queue()
 
 
 class _Event(NamedTuple):
@@ -88,7 +88,7 @@ class Simulation:
         self._shape, self._costs = shape, costs
         self._rng = random.Random(seed)  # noqa: S311
         self._ps = [_Ps() for _ in range(shape.ps)]
-        self._shared = _Line()
+        self._shared = _Queue()
         self._wire_s = costs.wire_bytes / shape.ps * 8 / (shape.link_mbit_s * 1e6)
         divided_ms = (costs.ps_ms - costs.ps_fixed_ms) / shape.ps
         self._core_s = (costs.ps_fixed_ms + divided_ms) / 1000

@@ -44,9 +44,9 @@ def opening(run: RunDir, config: Config, preset: str | None, plan: Plan) -> str:
     """The lines at the start: the task, the cluster, the directories, the URL of TensorBoard."""
     cluster, mark = config.cluster, config.run.stop_at_return
     goal = "" if mark is None else f", goal {mark:g}"
-    crew = f"{cluster.ps} ps, {count(cluster.workers, 'worker')}"
+    processes = f"{cluster.ps} ps, {count(cluster.workers, 'worker')}"
     source = f"preset {preset}" if preset else "no preset"
-    lines = [f"training {config.env.env_id}: {crew}, {source}{goal}", sharing(config)]
+    lines = [f"training {config.env.env_id}: {processes}, {source}{goal}", sharing(config)]
     lines.append(f"run directory {relative_path(run.path)}")
     lines += [
         f"  on {host.name:10} {directory_of(host, run.label)} (logs and metrics, copied to here)"

@@ -177,8 +177,8 @@ def header(status: Status, width: int) -> list[Text]:
     space = " " * (width - left.cell_len - right.cell_len)
     num_ps = sum(p.role == "ps" for p in status.processes)
     each = count(status.envs_per_worker, "environment")
-    crew = f"{num_ps} ps · {count(status.workers, 'worker')} x {each}"
-    lines = [Text.assemble(left, space, right), Text(f"{printable(status.env_id)} · {crew}", DIM)]
+    sizes = f"{num_ps} ps · {count(status.workers, 'worker')} x {each}"
+    lines = [Text.assemble(left, space, right), Text(f"{printable(status.env_id)} · {sizes}", DIM)]
     if status.tensorboard:
         lines.append(Text(f"TensorBoard {printable(status.tensorboard)}", DIM))
     return lines

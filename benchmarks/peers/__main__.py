@@ -93,13 +93,13 @@ def compare(peers: Sequence[Peer], arguments: argparse.Namespace) -> list[Row]:
             program = Program(peer, peer.settings | small, arguments.venvs, folder)
             programs[peer.name] = program
             stack.callback(program.contestant.close)
-        cast = [program.contestant for program in programs.values()]
-        failed = turns.freeze_when_counting(cast, arguments.warm_up)
+        contestants = [program.contestant for program in programs.values()]
+        failed = turns.freeze_when_counting(contestants, arguments.warm_up)
         for name, error in failed.items():
             add(programs[name].failed(1, str(error)))
         seconds = arguments.seconds
         turns.take_turns(
-            [one for one in cast if one.name not in failed],
+            [one for one in contestants if one.name not in failed],
             arguments.pairs,
             seconds,
             lambda pair, one, rate: add(programs[one.name].row(pair, seconds, rate)),
