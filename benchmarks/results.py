@@ -333,11 +333,11 @@ def evaluate(results: Results, goal: Goal, session: Session, log: IO[bytes], sto
     mean, deviation = round(scores["mean"], 2), round(statistics.stdev(returns), 2)
     results.keep_row(session._replace(games=len(returns), mean=mean, deviation=deviation))
     say(f"{goal.run}: mean {mean:,} of {len(returns)} games, deviation {deviation:,}")
-    shown = results.zoo / goal.game
-    there = _manifest(shown)
-    if there is None or there.evaluation is None or there.evaluation["mean"] < scores["mean"]:
-        compact.write(path, shown)
-        say(f"{goal.run}: the best of its game, now {shown}")
+    in_zoo = results.zoo / goal.game
+    known = _manifest(in_zoo)
+    if known is None or known.evaluation is None or known.evaluation["mean"] < scores["mean"]:
+        compact.write(path, in_zoo)
+        say(f"{goal.run}: the best of its game, now {in_zoo}")
 
 
 def follow(

@@ -69,10 +69,10 @@ def pushes_per_s(workers: int, ps: int, hosts: int, link: float, play_ms: float)
     costs = costs_of(PARAMETERS["pong"], play_ms)
     if not hosts:
         return Simulation(Shape(workers, ps, link), costs).run().updates_per_s
-    of_host = workers // hosts
-    inside = Simulation(Shape(of_host, 1, LOOPBACK_MBIT_S), costs).run().updates_per_s
-    handing = costs._replace(play_ms=1000 * of_host / inside)
-    return of_host * Simulation(Shape(hosts, ps, link), handing).run().updates_per_s
+    per_host = workers // hosts
+    gathered_per_s = Simulation(Shape(per_host, 1, LOOPBACK_MBIT_S), costs).run().updates_per_s
+    gatherer = costs._replace(play_ms=1000 * per_host / gathered_per_s)
+    return per_host * Simulation(Shape(hosts, ps, link), gatherer).run().updates_per_s
 
 
 def factors(rows: Sequence[Row]) -> dict[int, float]:

@@ -271,10 +271,10 @@ def summarise(
         "best": {"path": str(kept.path), "step": kept.step, "mean": kept.mean} if kept else None,
         "video": str(videos[-1]) if videos and manifest else None,
     }
-    told = before or earlier.get("before")  # of a resume before the last one
-    if isinstance(told, dict):
+    previous = before or earlier.get("before")  # or the result before an earlier resume
+    if isinstance(previous, dict):
         names = ("state", "solved", "env_steps", "evaluation", "checkpoint")
-        summary["before"] = {name: told.get(name) for name in names}
+        summary["before"] = {name: previous.get(name) for name in names}
     try:
         process_records.write_json(run.summary, summary)
     except OSError as error:

@@ -207,8 +207,8 @@ def add(arguments: argparse.Namespace) -> None:
         _refuse_remote("add", records)
         plan = Plan.load(run)
         workers = sorted([*plan.of_role("worker"), *plan.reserved], key=lambda worker: worker.task)
-        left = [record.name for record in records if record.state in ENDED_STATES]
-        free = [p for p in workers[1:] if p in plan.reserved or p.name in left]  # never the chief
+        ended = [record.name for record in records if record.state in ENDED_STATES]
+        free = [p for p in workers[1:] if p in plan.reserved or p.name in ended]  # never the chief
         if wanted > len(free):
             what = f"add {wanted}: {run.name} has {len(workers)} addresses of workers"
             remedy = "give fewer, or start with a higher --max-workers"

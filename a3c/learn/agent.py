@@ -88,10 +88,10 @@ class Agent:
         with self._graph.as_default():
             tf.compat.v1.set_random_seed(seed)
             size = [self.statistics_size]
-            known = optimizers.make_variable("observation_statistics", size, tf.float64)
+            stored = optimizers.make_variable("observation_statistics", size, tf.float64)
             self._normal: Any = None  # the statistics that normalise observations
             if config.env.normalize_observations:
-                self._normal = known[: sizes["normalize_observations"]]
+                self._normal = stored[: sizes["normalize_observations"]]
             self._inputs, self._outputs = self._build_acting(greedy)
             self._variables = tf.compat.v1.trainable_variables()
             if config.learning.has_critic_settings:  # value-only parameters come last
@@ -106,7 +106,7 @@ class Agent:
                 variable.assign(tf.reshape(part, variable.shape), read_value=False)
                 for variable, part in zip(self._variables, tf.split(flat, lengths), strict=True)
             ]
-            assigns.append(known.assign(statistics, read_value=False))
+            assigns.append(stored.assign(statistics, read_value=False))
             learning = self._build_learning() if learns else None
             initialize = tf.compat.v1.global_variables_initializer()
         self._session = tf.compat.v1.Session(graph=self._graph, config=_session_config(config))
@@ -190,12 +190,12 @@ class Agent:
         with tf.Graph().as_default() as graph:
             space = self.space
             given = tf.compat.v1.placeholder(space.dtype, [None, *space.shape], "observations")
-            is_fed = observations.channels_last_space(space) is space
-            fed = given if is_fed else tf.transpose(given, [0, 2, 3, 1])
+            is_channels_last = observations.channels_last_space(space) is space
+            fed = given if is_channels_last else tf.transpose(given, [0, 2, 3, 1])
             floats = tf.cast(given, tf.float32)[None]
             prepared = observations.prepare(floats, space, statistics)
-            instead = {self._inputs[0].name: fed, PREPARED: prepared}
-            tf.import_graph_def(constants, instead, name="agent")
+            replaced = {self._inputs[0].name: fed, PREPARED: prepared}
+            tf.import_graph_def(constants, replaced, name="agent")
 
         def imported(tensors: dict[str, Any]) -> dict[str, Any]:
             return {k: graph.get_tensor_by_name(f"agent/{t.name}") for k, t in tensors.items()}

@@ -172,8 +172,8 @@ class Worker:
             if not self._tick():
                 for rollout, update in self._learner.train(player):
                     self._heartbeat.beat()
-                    for listen in (self._report, self._limit_drops, self._log):
-                        listen(rollout, update)
+                    for handle in (self._report, self._limit_drops, self._log):
+                        handle(rollout, update)
                     if self._pictures:
                         self._pictures.offer(update.reply.global_step, rollout.observations)
                     lower_priority()  # after the first update, so that the start is quick
@@ -285,8 +285,8 @@ class Worker:
         """Let the chief do its duties; returns whether this worker stops."""
         reply = self._learner.reply
         self._reason = self._chief.tick(reply) if self._chief else None
-        played = reply.global_step >= self._config.run.max_env_steps
-        return bool(self._reason or reply.end_reason) or played or self._stop.is_set()
+        is_at_limit = reply.global_step >= self._config.run.max_env_steps
+        return bool(self._reason or reply.end_reason) or is_at_limit or self._stop.is_set()
 
     def _save_for_others(self, error: PlayError | UnplayableError) -> None:
         """Raise the error; the chief first goes on saving and judging while the others push.
@@ -320,8 +320,8 @@ class Worker:
         A chief that died while ending the run ends it again after its restart. If a ps leaves, this
         raises RetryableError, so that the worker starts again and waits for the ps.
         """
-        told, is_saved = self._learner.reply.end_reason, True
-        reason = self._reason if told in (None, PS_LEAVES) else told
+        ps_reason, is_saved = self._learner.reply.end_reason, True
+        reason = self._reason if ps_reason in (None, PS_LEAVES) else ps_reason
         if self._chief:
             if reason:
                 log.info("the run is over: %s", reason)
@@ -339,7 +339,7 @@ class Worker:
                 "the run is over, but its last checkpoint could not be written: make room, and "
                 "go on from the one before with --resume"
             )
-        if told == PS_LEAVES and not (reason or self._stop.is_set()):
+        if ps_reason == PS_LEAVES and not (reason or self._stop.is_set()):
             raise RetryableError("a ps was asked to end: training goes on if it comes back")
 
     def close(self) -> None:

@@ -55,8 +55,8 @@ class Turns:
 
     def __enter__(self) -> bool:
         self._began = time.process_time()
-        is_late = self._lock is not None and not self._lock.done()
-        if self._fastest_s < FAST_S or is_late:
+        is_lock_pending = self._lock is not None and not self._lock.done()
+        if self._fastest_s < FAST_S or is_lock_pending:
             return False
         with contextlib.suppress(BlockingIOError):
             fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)

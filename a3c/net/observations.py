@@ -122,10 +122,10 @@ def channels_last(observations: np.ndarray, space: Box) -> np.ndarray:
     """Observations `[..., *space.shape]` with channels last; unchanged if they already are."""
     if not _is_transposed(space) or observations.shape[-3:] != space.shape:
         return observations
-    turned = np.empty((*observations.shape[:-3], *space.shape[1:], space.shape[0]), space.dtype)
+    transposed = np.empty((*observations.shape[:-3], *space.shape[1:], space.shape[0]), space.dtype)
     for channel in range(space.shape[0]):  # a tenth of the time of one assignment
-        turned[..., channel] = observations[..., channel, :, :]
-    return turned
+        transposed[..., channel] = observations[..., channel, :, :]
+    return transposed
 
 
 def prepare(observations: Any, space: Box, statistics: Any = None) -> Any:
@@ -137,10 +137,10 @@ def prepare(observations: Any, space: Box, statistics: Any = None) -> Any:
 
     if isinstance(space, Packed):
         parts = []
-        for part, numbers, its_statistics in _parts(space):
+        for part, numbers, statistics_of_part in _parts(space):
             raw = reshape(observations[..., numbers], observations, 2, part.shape)
-            known = None if statistics is None else statistics[its_statistics]
-            parts.append(reshape(prepare(raw, part, known), raw, 2, [math.prod(part.shape)]))
+            own = None if statistics is None else statistics[statistics_of_part]
+            parts.append(reshape(prepare(raw, part, own), raw, 2, [math.prod(part.shape)]))
         return tf.concat(parts, axis=-1)
     # Frames and channels move to the end, so that a reshape joins them to the channels.
     axes = {

@@ -228,12 +228,12 @@ def is_score(evaluation: Any) -> bool:
 
 def refuse_other_identity(manifest: Manifest, wanted: dict[str, Any], source: Path) -> None:
     """Raise UserError, naming both values, if a checkpoint is of another game or network."""
-    usual = identity(Config())
+    defaults = identity(Config())
     for section, values in wanted.items():
         there = manifest.identity.get(section)
         for key, value in values.items() if isinstance(values, dict) else [(section, values)]:
             # An earlier version may have lacked the setting; then it worked like today's default.
-            default = usual[section].get(key) if isinstance(values, dict) else None
+            default = defaults[section].get(key) if isinstance(values, dict) else None
             old = there.get(key, default) if isinstance(there, dict) else there
             if old != value:
                 what = f"{source} was trained with {key} {old!r}, not {value!r}"
@@ -315,14 +315,14 @@ def start_from(
         raise UserError(f"{what}; give the network and observations that it was trained with")
     is_same_head = not shape_mismatch(values, shapes)
     found = dict(fresh) | {name: values[name] for name in (shapes if is_same_head else trunk)}
-    its = {k: v for part in sections if isinstance(part, dict) for k, v in part.items()}
-    here = vars(config.env) | vars(config.network) | vars(config.learning)
-    kept = [name for name in sizes if its.get(name)]
+    theirs = {k: v for part in sections if isinstance(part, dict) for k, v in part.items()}
+    ours = vars(config.env) | vars(config.network) | vars(config.learning)
+    kept = [name for name in sizes if theirs.get(name)]
     known: dict[str, np.ndarray] = {}
     if not shape_mismatch(values, {STATISTICS: (sum(sizes[name] for name in kept),)}):
         ends = np.cumsum([sizes[name] for name in kept])
         known = dict(zip(kept, np.split(values[STATISTICS], ends), strict=False))
-    if any(its.get(name) != here[name] for name in ("env_id", "gamma")):
+    if any(theirs.get(name) != ours[name] for name in ("env_id", "gamma")):
         known.pop("normalize_rewards", None)  # sums of other returns, which would stay in them
     if parts := [
         known.get(name, np.zeros(sizes[name])) for name in sizes if getattr(config.env, name)
@@ -330,12 +330,12 @@ def start_from(
         found[STATISTICS] = np.concatenate(parts)
     new = "" if is_same_head else ", with a new policy head, because the actions differ"
     other = [
-        f"{name} {its[name]}, here {here[name]}"
+        f"{name} {theirs[name]}, here {ours[name]}"
         for name in (
             *("normalize_observations", "activation", "action_bounds"),
             *("normalize_rewards", "reward_scale", "reward_clip", "gamma"),
         )
-        if its.get(name, here[name]) != here[name]
+        if theirs.get(name, ours[name]) != ours[name]
     ]
     differs = f"; they were trained with {'; '.join(other)}" if other else ""
     return found, f"starting from the weights of {source}{new}{differs}"
@@ -391,9 +391,9 @@ def prune(root: Path, keep: int, written: Path | None = None) -> None:
     written_at = {path: manifest.written_at for path, manifest in readable.items()}
     by_time = sorted(paths, key=lambda path: written_at.get(path, -math.inf))
     solved = [path for path, manifest in readable.items() if manifest.reason == "solved"]
-    spare = {*paths[-keep:], *by_time[-keep:], best(root), *solved[:1], written}
+    kept = {*paths[-keep:], *by_time[-keep:], best(root), *solved[:1], written}
     for path in (*paths, *root.glob(f"{_REPLACED}*")):
-        if path not in spare:
+        if path not in kept:
             _remove(path)
 
 

@@ -204,8 +204,8 @@ def check_free(path: Path, *, resume: bool) -> None:
         if not path.is_dir():
             raise UserError(f"--run-dir {path} is not a directory: give another")
         # Empty folders are left by a start that was interrupted, for example by a full disk.
-        unused = {part for part in PARTS if not any((path / part).glob("*"))}
-        held = {entry.name for entry in path.iterdir()} - {LOCK, *unused}
+        empty = {part for part in PARTS if not any((path / part).glob("*"))}
+        held = {entry.name for entry in path.iterdir()} - {LOCK, *empty}
     if resume and "config.json" not in held:
         raise UserError(f"--resume: {path} holds no run: give the directory of one")
     if not resume and held:

@@ -125,11 +125,11 @@ class Pictures:
         self._image = observations.image_space(space)
         self._due = clock()
 
-    def offer(self, env_steps: int, observations_: np.ndarray) -> None:
-        """Write the newest of a rollout's `[T, B, ...]` if one is due; takes some milliseconds."""
+    def offer(self, env_steps: int, played: np.ndarray) -> None:
+        """Write the newest of `played`, `[T, B, ...]` if one is due; takes some milliseconds."""
         now = self._clock()
         if self._image and now >= self._due:
             self._due = now + PICTURE_INTERVAL_S
-            pixels = observations.pixels(observations_[-1, 0], self._image)
+            pixels = observations.pixels(played[-1, 0], self._image)
             shown = observations.picture(pixels, self._image)
             self._sink.image(env_steps, "input/observation", shown)

@@ -226,8 +226,8 @@ class Exchange:
         """Make one step with the clipped mean of the gathered gradients; returns 1 after it."""
         count, steps = tf.cast(gathered[0], tf.float32), []
         for group, limit in enumerate(self._limits):
-            is_only = len(self._limits) == 1
-            members = {s: v for s, v in sums.items() if is_only or s.separate == bool(group)}
+            is_for_all = len(self._limits) == 1
+            members = {s: v for s, v in sums.items() if is_for_all or s.separate == bool(group)}
             if self._num_sketched:
                 start = 1 + _SKETCH * group
                 sketch = gathered[start : start + _SKETCH] / gathered[0]

@@ -58,7 +58,7 @@ def serve(cluster: Cluster, task: Task, config: Config, stop: StopRequest, beat:
     with tf.Graph().as_default() as graph:
         flags = Flags(len(cluster.workers))
         exist = tf.reduce_all([tf.compat.v1.is_variable_initialized(v) for v in flags.variables])
-        tell = flags.finished.assign(FINISHED.index(PS_LEAVES), read_value=False)
+        announce = flags.finished.assign(FINISHED.index(PS_LEAVES), read_value=False)
     peers = ("/job:ps/task:0", f"/job:ps/task:{task.index}")
     session = UnclosedSession(server.target, graph, config.cluster.ps_timeout_s, *peers)
     log.info("serving at %s, pid %d", cluster.ps[task.index], os.getpid())
@@ -70,7 +70,7 @@ def serve(cluster: Cluster, task: Task, config: Config, stop: StopRequest, beat:
             if session.run(exist):
                 finished, attached = session.run([flags.finished, flags.attached])
                 if stop.is_set() and not finished:
-                    session.run(tell)
+                    session.run(announce)
         except tf.errors.OpError as error:
             if task.index and began:
                 break  # the first ps has exited too

@@ -83,8 +83,8 @@ class Store:
             self._ps_watch = []  # a dequeue per ps that never completes; it fails when that ps dies
             for ps in range(num_ps):
                 with tf.device(f"/job:ps/task:{ps}"):
-                    nothing = tf.queue.FIFOQueue(1, [tf.bool], [()], shared_name="nothing")
-                    self._ps_watch.append(nothing.dequeue())
+                    never_filled = tf.queue.FIFOQueue(1, [tf.bool], [()], shared_name="nothing")
+                    self._ps_watch.append(never_filled.dequeue())
             self._attach, self._detach = (
                 tf.compat.v1.scatter_update(self._flags.attached, [task.index], [present]).op
                 for present in (1, 0)
@@ -145,9 +145,9 @@ class Store:
         A call to the master of a lost ps waits until the session's time-out, and its thread can't
         be interrupted. The watch goes through this process's own master, which fails at once.
         """
-        for_ever = tf.compat.v1.RunOptions(timeout_in_ms=10**12)
+        no_timeout = tf.compat.v1.RunOptions(timeout_in_ms=10**12)
         try:
-            self._run(self._ps_watch, options=for_ever)
+            self._run(self._ps_watch, options=no_timeout)
         except RetryableError as error:
             self._lost = error
         lost_at = time.monotonic()
