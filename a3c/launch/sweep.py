@@ -183,7 +183,7 @@ class Trainer:
 
         A trial that was interrupted during its closing games plays them when it is resumed.
         """
-        run, said = RunDir(trial.path), trial.path.with_suffix(".log")
+        run, output = RunDir(trial.path), trial.path.with_suffix(".log")
         is_new, games = not run.config.exists(), 0
         if not is_new:
             games = self._check_same(trial).run.evaluation_episodes
@@ -193,15 +193,15 @@ class Trainer:
             chosen = (f"{name} {command_line.plain(v)}" for name, v in trial.values.items())
             log.info("%s: %s", trial.path.name, ", ".join(chosen))
             written = run.summary.stat().st_mtime_ns if run.summary.exists() else 0
-            code = self._launch(trial, said, is_new=is_new)
+            code = self._launch(trial, output, is_new=is_new)
             self.num_trained += 1
             has_begun = run.summary.exists() and run.summary.stat().st_mtime_ns != written
             if code == EXIT_USAGE and not has_begun:
-                line = said.read_text(errors="replace").splitlines()[-1]
+                line = output.read_text(errors="replace").splitlines()[-1]
                 if not trial.path.exists():  # nothing was written but this
-                    said.unlink()
+                    output.unlink()
                     with contextlib.suppress(OSError):  # it isn't empty
-                        said.parent.rmdir()
+                        output.parent.rmdir()
                 line = line.removeprefix(f"{program('launch_cluster.py')}: ")
                 raise UserError(f"{trial.path.name}: {line}")
             summary = read_json(dict, run.summary) or {}
@@ -210,7 +210,7 @@ class Trainer:
             return
         self.num_unfinished += 1
         if summary.get("state") == "failed":
-            log.error("%s failed: see %s; %s tries it again", trial.path.name, said, self._again)
+            log.error("%s failed: see %s; %s tries it again", trial.path.name, output, self._again)
         else:
             log.warning("%s has not ended: %s goes on with it", trial.path.name, self._again)
 
@@ -250,10 +250,10 @@ class Trainer:
         values = {**self._sweep.fixed, **trial.values}
         return [f"--preset={self._sweep.preset}", *command_line.flags_of(values), *self._flags]
 
-    def _launch(self, trial: Trial, said: Path, *, is_new: bool) -> int:
+    def _launch(self, trial: Trial, output: Path, *, is_new: bool) -> int:
         chosen = self._settings(trial) if is_new else ["--resume", *self._start_flags]
         command = [sys.executable, str(REPOSITORY / "launch_cluster.py"), "--mode", "child"]
-        with said.open("a") as file:
+        with output.open("a") as file:
             process = subprocess.Popen(
                 [*command, f"--run-dir={trial.path}", *chosen],
                 stdin=subprocess.DEVNULL,
