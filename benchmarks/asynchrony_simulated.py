@@ -108,7 +108,10 @@ class VirtualPs:
                 for s in layout.shards
             ]
             initialize = tf.compat.v1.global_variables_initializer()
-        session = tf.compat.v1.Session(graph=_without_devices(built), config=_one_thread())
+        one_thread = tf.compat.v1.ConfigProto(
+            intra_op_parallelism_threads=1, inter_op_parallelism_threads=1, device_count={"GPU": 0}
+        )
+        session = tf.compat.v1.Session(graph=_without_devices(built), config=one_thread)
         session.run(initialize.name)
         session.run([assign.name for assign in assigns])
         exchange.connect([session])
@@ -135,12 +138,6 @@ def _without_devices(graph: Any) -> Any:
     with tf.Graph().as_default() as bare:
         tf.import_graph_def(definition, name="")
     return bare
-
-
-def _one_thread() -> Any:
-    return tf.compat.v1.ConfigProto(
-        intra_op_parallelism_threads=1, inter_op_parallelism_threads=1, device_count={"GPU": 0}
-    )
 
 
 class SharedAgent:
@@ -215,12 +212,7 @@ class VirtualStore:
 class Simulation:
     """One run: its ps, its virtual workers and the judge of their returns."""
 
-    def __init__(
-        self,
-        config: Config,
-        *,
-        jitter: float = JITTER,
-    ) -> None:
+    def __init__(self, config: Config, *, jitter: float = JITTER) -> None:
         self._config = config
         self._clock = VirtualTime(config.run.seed, jitter)
         self._judge = Judge(config.run.stop_at_return)
@@ -312,10 +304,7 @@ def simulated(argv: Sequence[str] | None) -> Outcome:
     config, arguments = command_line.parse_config(
         argv, "asynchrony_simulated", "Simulate one run.", _add_arguments
     )
-    return Simulation(
-        config,
-        jitter=arguments.jitter,
-    ).run()
+    return Simulation(config, jitter=arguments.jitter).run()
 
 
 def main(argv: Sequence[str] | None = None) -> int:

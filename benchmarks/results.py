@@ -73,7 +73,7 @@ class Goal(NamedTuple):
     def game(self) -> str:
         """A short name: `breakout`, `cartpole`."""
         name = re.sub(r"-v\d+$", "", re.split("[/:]", self.env_id)[-1])
-        return re.sub(r"[^a-z0-9]+", "-", name.lower()).strip("-")
+        return rundir.slug(name)
 
     @property
     def run(self) -> str:

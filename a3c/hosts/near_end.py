@@ -99,6 +99,11 @@ class Connection(Channel):
         return code, words[-1] if words else f"exit code {code}"
 
 
+def _connect_to(host: Host) -> Connection:
+    argv = (host.python, "-m", "a3c.hosts.far_end")
+    return Connection(ssh_command(host, argv, directory=host.directory))
+
+
 class RemoteProcess:
     def __init__(self, run: RunDir, process: Process, plan: Plan) -> None:
         self._run, self._process = run, process
@@ -145,8 +150,7 @@ class RemoteProcess:
             "places": places,
             "unless_ended": self._log_place is not None,
         }
-        argv = (host.python, "-m", "a3c.hosts.far_end")
-        link = Connection(ssh_command(host, argv, directory=host.directory))
+        link = _connect_to(host)
         link.on_other = lambda line: write_all(1, line + b"\n")
         began = pinged = time.monotonic()
         answered = asked = False
@@ -252,8 +256,7 @@ def end_remote(run: RunDir, *, now: bool, name: str | None = None) -> list[str]:
     """
     links = []
     for host in unconfirmed_hosts(run, name):
-        argv = (host.python, "-m", "a3c.hosts.far_end")
-        link = Connection(ssh_command(host, argv, directory=host.directory))
+        link = _connect_to(host)
         link.send({"end_run": directory_of(host, run.label), "now": now, "name": name})
         links.append((host, link))
     ended: list[str] = []

@@ -242,8 +242,9 @@ class Exchange:
                 for shard, total in members.items()
             ]
         with tf.control_dependencies(steps):
-            gathers = [*sums.values(), totals]
-            cleared = [v.assign(tf.zeros_like(v), read_value=False) for v in gathers]
+            cleared = [
+                v.assign(tf.zeros_like(v), read_value=False) for v in (*sums.values(), totals)
+            ]
         with tf.control_dependencies(cleared):
             return tf.constant(1, tf.int64)
 
