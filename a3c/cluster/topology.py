@@ -13,7 +13,7 @@ from a3c.errors import RetryableError, UserError
 
 JOBS = ("ps", "worker")
 CHIEF = "worker-0"  # initialises, saves and judges the run
-EVALUATOR = "evaluator-0"  # plays every checkpoint, if a run has one
+EVALUATOR = "evaluator-0"  # plays checkpoints, if a run has one
 
 # DNS can look up only labels of 1 to 63 characters.
 _LABEL = "[A-Za-z0-9_-]{1,63}"

@@ -4,9 +4,10 @@ The local keeper of such a process runs `python -m a3c.hosts.near_end RUN_DIR NA
 process's output, copies its metrics into the run directory, and forwards requests to end. A lost
 connection is retried without limit, because the remote keeper continues meanwhile.
 
-The exit code is 0 when the process is done, and 2 or 70 when it failed. It is 1 if the remote
-keeper ended without recording a reason, as after a reboot: then the local keeper restarts this
-program, and this starts another remote keeper.
+The exit code is 0 when the process is done, or is a worker that was stopped there, and 2 or 70 when
+it failed. It is 1 if the remote keeper ended without recording a reason, as after a reboot, or if a
+ps was stopped there: then the local keeper restarts this program, which starts another remote
+keeper.
 
 `elsewhere/<name>.json` in the run directory holds what was last seen of such a process.
 `end_remote` ends the processes that have no recorded end there.

@@ -188,7 +188,7 @@ class Gaussian(Policy):
         dtype: Any = space.dtype
         limits = np.finfo(dtype)  # in place of infinite bounds
         self._low, self._high = np.maximum(low, limits.min), np.minimum(high, limits.max)
-        # The range of uniformly random actions; dimensions that lack a bound are drawn normally.
+        # Of uniformly random actions; dimensions that lack a bound have a standard normal.
         self._random_range = np.where(self._is_bounded, (low, high), [[0], [1]])
         # Finite even where the bounds are equal.
         half_range = np.maximum(0.5 * self._high - 0.5 * self._low, 1e-8)

@@ -1,4 +1,4 @@
-"""The evaluator of a run: plays every new checkpoint, logs its score and keeps the best."""
+"""The evaluator of a run: plays its newest checkpoints, logs their scores and keeps the best."""
 
 import logging
 import time
@@ -102,7 +102,7 @@ class Evaluator:
             except (OSError, tf.errors.OpError) as error:
                 reason = reason_of(error)
                 log.error("can't keep the best checkpoint (%s); evaluation goes on", reason)
-        # Scores are recorded last: a restarted evaluator doesn't play a recorded one again.
+        # Scores are recorded last: after a restart only the newest checkpoint is played again.
         values = {name: getattr(summary, name) for name in _LOGGED}
         metrics = {f"evaluation/{k}": float(v) for k, v in values.items() if v is not None}
         for sink in self._sinks:

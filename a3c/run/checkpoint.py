@@ -62,7 +62,7 @@ class Manifest:
     recent_returns: list[float] = field(default_factory=list)
     mean_return_100: float | None = None
     updates_during: int = 0  # updates that ended while the variables were read
-    samples_waiting: int = 0  # counted env steps whose optimizer step was still to come
+    samples_waiting: int = 0  # gathered samples whose optimizer step was still to come
     evaluation: dict[str, Any] | None = None  # of exactly these weights, if they solved the run
     format: int = FORMAT
     files: dict[str, dict[str, Any]] = field(default_factory=dict)
