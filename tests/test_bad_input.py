@@ -36,20 +36,20 @@ POLE = f"{START} --env-id CartPole-v1"
 PREFACE = """\
 # Bad input
 
-What users get wrong is one line on stderr that names the value and a remedy, and exit code 2;
+A user's mistake gives one line on stderr that names the value and a remedy, and exit code 2;
 nothing is written or started. The line begins with the command's name, which is left out here.
-This page is written by `python -m tests.test_bad_input`, and a test gives each of its {cases}
-examples and compares what is said.
+`python -m tests.test_bad_input` writes this page. A test runs each of its {cases} examples and
+compares the output.
 
-The tests try more than is shown here:
+The tests cover more than this page shows:
 
-- property tests (hypothesis) make up {many} command lines of a start and {many} of other commands,
-  and {some} each of workers, configuration files and `TF_CONFIG`, whenever the tests run: a valid
-  plan, or one line, never a written file. A thousand hosts are one of the examples;
-- {damages} ways to damage a run: each of {files} files empty, torn, binary, of wrong types, not
-  finite, nested without end, a directory, or gone, before each command that reads it;
-- damaged checkpoints (a byte short, a bit flipped, a file missing) before every reader;
-- mistakes in a network of one's own, from its syntax to the shapes it gives.
+- in each run of the tests, property tests (hypothesis) generate {many} command lines of a start and
+  {many} of other commands, and {some} each of workers, configuration files and `TF_CONFIG`. Each
+  must give a valid plan or one line, and never a written file. One example has a thousand hosts;
+- {damages} ways to damage a run: each of {files} files is empty, torn, binary, of wrong types, not
+  finite, nested without end, a directory, or gone, and then every command that reads it is run;
+- damaged checkpoints (a byte short, a bit flipped, a file missing), read by every reader;
+- mistakes in your own network, from its syntax to the shapes of its outputs.
 """
 
 
