@@ -1,4 +1,4 @@
-"""A board with two doors: an image beside a vector, and masks that forbid to walk off the board.
+"""A board with two doors: an image beside a vector, and masks that forbid walking off the board.
 
     python launch_cluster.py --env-id examples.doors:Doors-v0 --action-masks
 

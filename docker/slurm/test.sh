@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # Train CartPole under a Slurm of one node, started here and stopped afterwards: docker/slurm/test.sh,
-# as root, on Debian. Everything of it is in a temporary directory, its ports are free ones.
-# What Slurm and the run said is shown at the end.
+# as root, on Debian. All its files are in a temporary directory, and it uses free ports.
+# The output of Slurm and of the run is shown at the end.
 set -euo pipefail
 cd "$(dirname "$0")/../.."
 [ -n "${PYTHON:-}" ] || make --silent setup # .venv, on a fresh clone
