@@ -79,7 +79,7 @@ def parse(argv: Sequence[str] | None) -> argparse.Namespace:
     unfit = {"record DIR": given.record, "json": given.json, "which best": given.which == "best"}
     for flag, is_given in unfit.items():
         if given.follow and is_given:
-            parser.error(f"--follow plays every checkpoint as it comes: leave --{flag} out")
+            parser.error(f"--follow plays new checkpoints as they come: leave --{flag} out")
     return given
 
 

@@ -58,7 +58,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     add("--run-dir", type=path, metavar="DIR", help="default: runs/<game>-<time>")
     add("--resume", action="store_true", help="go on with --run-dir, or with the newest run")
-    keeps_best = "a process that plays every checkpoint and keeps the best"
+    keeps_best = "a process that plays new checkpoints and keeps the best"
     add("--evaluator", action=switch, help=keeps_best)
     add("--tensorboard", action=switch, help="TensorBoard on a free port of 127.0.0.1")
     add("--hosts", type=path, metavar="FILE", help="train on the hosts of this TOML file, over ssh")
