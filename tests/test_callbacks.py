@@ -15,7 +15,6 @@ import gymnasium
 import numpy as np
 import pytest
 from gymnasium.vector import AutoresetMode, SyncVectorEnv
-from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
 from a3c.learn.rollout import info_numbers
 from a3c.run import callbacks
@@ -24,6 +23,7 @@ from tests import Log, Patch, refused
 from tests.clusters import rows, small_config, worker
 from tests.runs import wait_until
 from tests.scripted import Script, ScriptedEnv
+from tests.test_tensorboard import shown
 
 HERE = __name__
 
@@ -117,11 +117,10 @@ def test_a_chief_gives_callbacks_each_row(tmp_path: Path, monkeypatch: Patch, ca
     assert re.search(r"Seen failed: .*callbacks.py:\d+: KeyError: 'lost'; training goes", failed)
     assert "info_metrics coins: a whole game had no such number in its info" in caplog.messages
 
-    shown = EventAccumulator(str(tmp_path / "events" / "worker-0"))
-    shown.Reload()
-    assert shown.Scalars("info/inner/points")[0].value == 0.5
-    assert shown.Graph().node, "the graph is there although a mark of the start came first"
-    assert not shown.Tags()["images"], "vectors have no pictures"
+    events = shown(tmp_path / "events" / "worker-0")
+    assert events.Scalars("info/inner/points")[0].value == 0.5
+    assert events.Graph().node, "the graph is there although a mark of the start came first"
+    assert not events.Tags()["images"], "vectors have no pictures"
 
 
 def leave(row: dict[str, Any], run_dir: Path) -> None:

@@ -9,7 +9,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
 from a3c.learn.rollout import Stopwatch
 from a3c.run import metrics
@@ -18,6 +17,7 @@ from a3c.run.rows import read_rows
 from a3c.run.tensorboard import TensorBoardSink
 from tests import Log
 from tests.full_disks import little_room
+from tests.test_tensorboard import shown
 
 
 def steps_in(path: Path) -> list[int]:
@@ -71,9 +71,8 @@ def test_a_disk_that_is_full_for_a_while_costs_only_those_rows(tmp_path: Path, c
     assert "rows.jsonl (File too large); training goes on" in caplog.text
     assert re.search(r"/events \(.*; File too large\); training goes on", caplog.text)
     assert {1, 2, 6, 7, 8} <= set(steps_in(tmp_path / "rows.jsonl"))
-    events = EventAccumulator(str(tmp_path / "events"))
-    events.Reload()
-    assert {1, 2, 6, 7, 8} <= {event.step for event in events.Scalars(name)}
+    events = shown(tmp_path / "events").Scalars(name)
+    assert {1, 2, 6, 7, 8} <= {event.step for event in events}
 
 
 def test_a_row_of_a_worker_by_hand() -> None:

@@ -26,7 +26,7 @@ from a3c.run import checkpoint
 from a3c.run.rows import last_rows, read_rows
 from a3c.run.rundir import RunDir
 from a3c.watch import status
-from tests.runs import ENDLESS, call_script, everything_ended, launcher, pid_of, wait_until
+from tests.runs import ENDLESS, call_script, everything_ended, launcher, pid_of, record, wait_until
 
 log = logging.getLogger(__name__)
 
@@ -94,11 +94,11 @@ class Cluster:
 
     def skip_restart_delay(self, name: str) -> None:
         """End a keeper's delay before the next start, if it is waiting."""
-        record = self.record(name)
+        found = self.record(name)
         # A request that comes just after the next start ends it; the one after that has no delay.
-        is_waiting = record.state == "restarting" and record.pid is None
-        if is_waiting and record.last_exit and record.last_exit.reason != "restart":
-            process_records.signal_keeper(record, signal.SIGUSR1)
+        is_waiting = found.state == "restarting" and found.pid is None
+        if is_waiting and found.last_exit and found.last_exit.reason != "restart":
+            process_records.signal_keeper(found, signal.SIGUSR1)
 
     def kill_keeper(self, name: str) -> None:
         os.kill(self.record(name).keeper.pid, signal.SIGKILL)
@@ -107,9 +107,7 @@ class Cluster:
         return process_records.read_records(self.run.path)
 
     def record(self, name: str) -> ProcessRecord:
-        found = process_records.read_record(self.run.record(name))
-        assert found, f"{name} has no record"
-        return found
+        return record(self.run, name)
 
     def pid(self, name: str) -> int | None:
         return pid_of(self.run, name)

@@ -14,14 +14,13 @@ from a3c.cluster.plan import Plan
 from a3c.cluster.topology import Cluster
 from a3c.config import command_line
 from a3c.launch.supervisor import RecordedKeepers
-from a3c.process import process_records
 from a3c.process.environment import code_environment
 from a3c.process.process_records import ProcessRecord
 from a3c.run.rundir import RunDir, create
 from a3c.watch import status
 from tests.faults import faulty_envs
 from tests.faults.simulated_network import Host
-from tests.runs import DEADLINE_S, ENDLESS, pid_of, wait_until
+from tests.runs import DEADLINE_S, ENDLESS, pid_of, record, wait_until
 
 PORT = 2222
 
@@ -83,9 +82,7 @@ class HostCluster:
         return status.read(self.run).global_step or 0
 
     def record(self, name: str) -> ProcessRecord:
-        found = process_records.read_record(self.run.record(name))
-        assert found
-        return found
+        return record(self.run, name)
 
     def wait_for_steps(self, what: str, steps: int = 2000) -> None:
         before = self.step
