@@ -35,17 +35,9 @@ def wait_for(condition: Callable[[], Any]) -> Any:
 
 def make_spec(folder: Path, *argv: str, **changes: Any) -> KeeperSpec:
     """The spec of a keeper whose files are in a directory."""
-    values: dict[str, Any] = {
-        "name": "worker-0",
-        "role": "worker",
-        "task": 0,
-        "address": "127.0.0.1:1234",
-        "argv": argv,
-        "environment": {},
-        "log": str(folder / "logs" / "worker-0.log"),
-        "record": folder / "processes" / "worker-0.json",
-    }
-    return KeeperSpec(**{**values, **changes})
+    log, record = str(folder / "logs" / "worker-0.log"), folder / "processes" / "worker-0.json"
+    spec = KeeperSpec("worker-0", "worker", 0, "127.0.0.1:1234", argv, {}, log, record=record)
+    return dataclasses.replace(spec, **changes)
 
 
 @dataclasses.dataclass
@@ -94,14 +86,10 @@ def start(tmp_path: Path) -> Iterator[Start]:
 
     def begin(what: str | list[str], popen: dict[str, Any] | None = None, **changes: Any) -> Kept:
         argv = ["sh", "-c", what] if isinstance(what, str) else what
-        values: dict[str, Any] = {
-            "heartbeat": tmp_path / "run" / "processes" / "worker-0.heartbeat",
-            "limits": QUICK,
-            "directory": str(tmp_path),
-        }
-        spec = make_spec(tmp_path / "run", *argv, **{**values, **changes})
-        options: dict[str, Any] = {"text": True, "start_new_session": True}
-        options |= popen or {}
+        beat = tmp_path / "run" / "processes" / "worker-0.heartbeat"
+        usual = {"heartbeat": beat, "limits": QUICK, "directory": str(tmp_path)}
+        spec = make_spec(tmp_path / "run", *argv, **{**usual, **changes})
+        options: dict[str, Any] = {"text": True, "start_new_session": True, **(popen or {})}
         options["env"] = code_environment(options.get("env", os.environ))
         kept.append(Kept(subprocess.Popen(spec.command(), **options), spec))
         return kept[-1]
