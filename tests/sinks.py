@@ -13,7 +13,7 @@ from wandb.proto import wandb_internal_pb2
 
 import a3c.run.wandb
 from a3c.run.callbacks import Callbacks
-from tests import Patch
+from tests import Patch, not_none
 from tests.fake_runs import FakeRun, configure
 from tests.runs import wait_until
 
@@ -82,8 +82,7 @@ def test_wandb_gets_the_rows_of_all_starts_in_one_run(run_dir: Path, monkeypatch
 def test_mlflow_gets_the_rows_of_all_starts_in_one_run(run_dir: Path) -> None:
     two_lives(run_dir, name="a3c.run.mlflow:MLflow", experiment="mine")
     client = MlflowClient(f"sqlite:///{run_dir}/mlflow.db")
-    at = client.get_experiment_by_name("mine")
-    assert at is not None
+    at = not_none(client.get_experiment_by_name("mine"))
     (run,) = client.search_runs([at.experiment_id], run_view_type=ViewType.ALL)
     assert (run.info.run_name, run.info.status) == ("pong-1", "FINISHED")
     assert (run.data.params["gamma"], run.data.params["stop_at_return"]) == ("0.9", "18.0")

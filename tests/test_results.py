@@ -14,7 +14,7 @@ from a3c.run import checkpoint, rundir
 from a3c.run.rundir import REPOSITORY
 from benchmarks import machine, results, results_page
 from benchmarks.results import COMPACT, SCRATCH, Goal, Results
-from tests import runs
+from tests import not_none, runs
 
 STEPS = 60_000  # a few seconds, so that a stop comes before the end
 POLE = Goal("CartPole-v1", 1, STEPS, STEPS)
@@ -57,8 +57,7 @@ def stopped(tmp_path_factory: pytest.TempPathFactory) -> Results:
 
 
 def test_a_stop_leaves_a_row_and_a_compact_checkpoint(stopped: Results) -> None:
-    row, small = stopped.last(POLE), stopped.output / POLE.run
-    assert row
+    row, small = not_none(stopped.last(POLE)), stopped.output / POLE.run
     assert (row["begun_from"], row["mean"], row["workers"]) == (SCRATCH, "", "1")
     kept = checkpoint.verify(small)
     assert 0 < kept.step < STEPS
@@ -75,8 +74,7 @@ def test_a_run_goes_on_from_its_compact_checkpoint_and_ends_in_the_zoo(stopped: 
         assert (finish(start(root))[0], len(stopped.sessions())) == (0, 1)
     code, said = finish(start(root))
     assert code == 0, said
-    row = stopped.last(POLE)
-    assert row
+    row = not_none(stopped.last(POLE))
     assert (row["begun_from"], row["from_env_steps"]) == (begun_from, str(kept.step))
     assert (begun_from, row["games"]) == (COMPACT, "100")
     log = (stopped.folder / POLE.run / "logs" / "worker-0.log").read_text()
@@ -85,8 +83,7 @@ def test_a_run_goes_on_from_its_compact_checkpoint_and_ends_in_the_zoo(stopped: 
     steps, seconds, _ = np.array(curve, float).T
     assert (np.diff([steps, seconds]) > 0).all()
     assert steps[0] <= kept.step < STEPS <= steps[-1] <= int(row["env_steps"])
-    agent = checkpoint.verify(stopped.zoo / "cartpole").evaluation
-    assert agent
+    agent = not_none(checkpoint.verify(stopped.zoo / "cartpole").evaluation)
     assert float(row["mean"]) == pytest.approx(agent["mean"], abs=0.01)
     assert agent["mean"] > 50
     assert finish(start(root, "--list"))[1].count("finished: mean") == 1

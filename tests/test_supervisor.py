@@ -19,7 +19,7 @@ from a3c.launch import supervisor as module
 from a3c.process import process_records
 from a3c.process.process_records import ProcessRecord
 from a3c.run.rundir import RunDir
-from tests import Log, Patch
+from tests import Log, Patch, not_none
 from tests.full_disks import little_room
 from tests.runs import a_process, children, everything_ended, wait_until
 
@@ -83,8 +83,7 @@ def test_a_keeper_restarts_until_its_third_kill(keepers: module.ChildKeepers, ru
 
     wait_until(is_given_up, "the end of patience", 20.0)
     assert supervisor.exit_code(NAME) == 128 + signal.SIGKILL
-    left = process_records.read_record(run.record(NAME))
-    assert left is not None
+    left = not_none(process_records.read_record(run.record(NAME)))
     assert (left.state, left.pid) == ("failed", None), "`add` may start it again"
 
 

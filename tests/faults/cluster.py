@@ -26,6 +26,7 @@ from a3c.run import checkpoint
 from a3c.run.rows import last_rows, read_rows
 from a3c.run.rundir import RunDir
 from a3c.watch import status
+from tests import not_none
 from tests.runs import ENDLESS, call_script, everything_ended, launcher, pid_of, record, wait_until
 
 log = logging.getLogger(__name__)
@@ -88,9 +89,7 @@ class Cluster:
 
     def signal(self, name: str, signum: signal.Signals = signal.SIGKILL) -> None:
         """Send a signal to a process of the run, SIGKILL if none is given."""
-        pid = self.pid(name)
-        assert pid is not None, f"{name} has no process"
-        os.kill(pid, signum)
+        os.kill(not_none(self.pid(name), f"{name} has no process"), signum)
 
     def skip_restart_delay(self, name: str) -> None:
         """End a keeper's delay before the next start, if it is waiting."""

@@ -18,6 +18,7 @@ from a3c.hosts import near_end
 from a3c.process.process_records import ProcessRecord
 from a3c.run import rundir
 from a3c.run.rundir import RunDir
+from tests import not_none
 from tests.faults.simulated_network import Host
 from tests.hosts import lan
 from tests.hosts.lan import Machine
@@ -107,10 +108,7 @@ def gain(net: Net, *names: str, what: str) -> None:
 
 def far(net: Net, name: str) -> ProcessRecord:
     """The record of a process on another host, as it is known on the launcher's."""
-    seen = near_end.read(near_end.path_of(net.run, name))
-    assert seen
-    assert seen.record
-    return seen.record
+    return not_none(not_none(near_end.read(near_end.path_of(net.run, name))).record)
 
 
 def processes_of(machine: Machine) -> str:
