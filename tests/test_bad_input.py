@@ -387,9 +387,7 @@ def page() -> str:
 
 
 def test_a_busy_port_is_named_and_its_owner_left_alone(tmp_path: Path) -> None:
-    with socket.socket() as listener:
-        listener.bind(("127.0.0.1", 0))
-        listener.listen()
+    with socket.create_server(("127.0.0.1", 0)) as listener:
         port = listener.getsockname()[1]
         flags = ("--env-id", "CartPole-v1", "--isolation", "off", "--base-port", str(port))
         done = call_script("launch_cluster.py", *flags, cwd=tmp_path)

@@ -143,9 +143,8 @@ def test_an_absent_peer_is_named_when_the_time_is_up() -> None:
 
 
 def test_a_peer_that_never_answers_does_not_stretch_the_deadline() -> None:
-    with socket.socket() as full:  # its queue of connections is full: more are left to wait
-        full.bind(("127.0.0.1", 0))
-        full.listen(0)
+    # Its queue of connections is full: more are left to wait.
+    with socket.create_server(("127.0.0.1", 0), backlog=0) as full:
         address = full.getsockname()
         began = time.monotonic()
         with socket.create_connection(address), pytest.raises(RetryableError, match="timed out"):

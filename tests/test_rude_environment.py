@@ -53,6 +53,7 @@ class Rude(gymnasium.Env):
 
 gymnasium.register("Rude-v0", Rude)
 """
+CHILD = ("launch_cluster.py", "--mode", "child", "--run-dir", "run")
 FAILS_IN_A_WORKER = """
 import os, sys
 from examples import own_network
@@ -79,12 +80,8 @@ def test_a_rude_environment_trains_and_is_closed_and_evaluated(at_home: Path) ->
     plan = runs.call_script("launch_cluster.py", "--env-id", "rude:Rude-v0", "--dry-run", "--json")
     assert json.loads(plan.stdout)["processes"], plan.stderr
     flags = ("--env-id", "rude:Rude-v0", "--max-env-steps", "3000", "--stop-at-return", "none")
-    done = runs.call_script(
-        "launch_cluster.py",
-        *("--mode", "child", "--run-dir", "run", "--workers", "1", *flags),
-        *("--evaluation-episodes", "2"),
-    )
-    assert done.returncode == 0, done.stderr
+    more = ("--workers", "1", "--evaluation-episodes", "2")
+    done = runs.call_script(*CHILD, *flags, *more, check=True)
     assert "env steps in" in done.stderr
     assert json.loads((at_home / "run" / "summary.json").read_text())["evaluation"]["mean"] == 20.0
     assert "env steps" in (at_home / "run/logs/worker-0.log").read_text()
@@ -106,5 +103,5 @@ def test_a_rude_environment_is_saved_when_a_signal_comes(at_home: Path) -> None:
 def test_a_failed_process_fails_the_run_of_a_rude_environment(at_home: Path) -> None:
     (at_home / "network.py").write_text(FAILS_IN_A_WORKER)
     flags = ("--env-id", "rude:Rude-v0", "--network", "network:build", "--workers", "1")
-    done = runs.call_script("launch_cluster.py", "--mode", "child", "--run-dir", "run", *flags)
+    done = runs.call_script(*CHILD, *flags)
     assert (done.returncode, "worker-0 failed with 70" in done.stderr) == (70, True), done.stderr

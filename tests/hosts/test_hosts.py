@@ -22,7 +22,7 @@ from tests import not_none
 from tests.faults.simulated_network import Host
 from tests.hosts import lan
 from tests.hosts.lan import Machine
-from tests.runs import ENDLESS, is_training, manifest, wait_until
+from tests.runs import ENDLESS, is_training, manifest, started, wait_until
 
 WHY_NOT = lan.why_not()
 pytestmark = pytest.mark.skipif(bool(WHY_NOT), reason=WHY_NOT)
@@ -84,16 +84,13 @@ def cluster(net: Net) -> Iterator[Launcher]:
     flags = (*FLAGS, *ENDLESS, *PATIENT, "--workers", "3", "--max-workers", "4")
     command = net.alpha.command([sys.executable, "launch_cluster.py", *flags])
     said = net.alpha.root / "launcher.log"
-    with said.open("w") as log, subprocess.Popen(command, stderr=log, text=True) as process:
-        try:
-            wait_until(
-                lambda: process.poll() is not None or net.run.metrics("worker-0").exists(),
-                "the chief's metrics",
-            )
-            assert process.poll() is None, said.read_text()
-            yield process
-        finally:
-            process.kill()
+    with said.open("w") as log, started(command, stdout=None, stderr=log) as (process,):
+        wait_until(
+            lambda: process.poll() is not None or net.run.metrics("worker-0").exists(),
+            "the chief's metrics",
+        )
+        assert process.poll() is None, said.read_text()
+        yield process
 
 
 def gain(net: Net, *names: str, what: str) -> None:
