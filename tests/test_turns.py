@@ -85,7 +85,9 @@ def test_a_worker_goes_on_while_another_hangs(tmp_path: Path, monkeypatch: Patch
         monkeypatch.setattr(module, "TURN_TIMEOUT_S", 60.0)
         assert not any(waits(worker) for _ in range(3))
     wait_until(not_none(worker._lock).done, "the turn that came late")
+    began = time.monotonic()
     waits(other)  # it was given up at once
+    assert time.monotonic() - began < 30.0
     assert not waits(worker)
 
 
