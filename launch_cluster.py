@@ -159,6 +159,7 @@ def start(arguments: list[str]) -> int:
         return start(arguments)
     with rundir.hold(path):
         rundir.check_free(path, resume=chosen.resume)  # another launcher may have been first
+        preflight.check_left_over(run)
         rundir.create(path, config, chosen.preset, resume=chosen.resume, label=run.label)
         with rundir.refusing(path):
             planned.save(run)
@@ -172,9 +173,9 @@ def start(arguments: list[str]) -> int:
             keepers = ChildKeepers(run, planned.processes)
             with Interruption() as interruption:
                 return run_summary.supervise(planned, keepers, run, config, interruption)
-    from a3c.launch import tmux
+        from a3c.launch import tmux
 
-    return tmux.start(planned, run, script=Path(__file__).resolve())
+        return tmux.start(planned, run, script=Path(__file__).resolve())
 
 
 def _parse(arguments: list[str]) -> tuple[Config, argparse.Namespace, list[str]]:

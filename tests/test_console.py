@@ -53,6 +53,8 @@ def test_what_an_encoding_lacks_is_a_question_mark_file_names_stay(monkeypatch: 
 def test_a_path_in_a_command_is_never_taken_for_a_flag(here: Path) -> None:
     assert {*map(console.relative_path, (Path("-run"), here / "-run"))} == {"./-run"}
     assert console.relative_path(Path("runs/-run")) == "runs/-run"
+    here.rmdir()
+    assert console.relative_path(Path("runs/run")) == "runs/run"
 
 
 def test_a_command_can_be_pasted_whatever_the_folder_is_called(monkeypatch: Patch) -> None:

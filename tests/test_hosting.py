@@ -46,7 +46,7 @@ run = pathlib.Path(sys.argv[1])
 print("hello", flush=True)
 with (run / "metrics/worker-1.jsonl").open("a") as rows:
     while not (code := run / "leave").exists():
-        rows.write("{}\\n"), rows.flush(), time.sleep(0.1)
+        rows.write(f"{time.time()}\\n"), rows.flush(), time.sleep(0.1)
 sys.exit(int(code.read_text()))
 """
 FOLLOW = """
@@ -237,6 +237,24 @@ def test_a_lock_of_an_editor_or_a_broken_link_is_no_code(tmp_path: Path) -> None
     (tmp_path / "old.py").symlink_to("gone.py")
     (tmp_path / ".#model.py").symlink_to("me@host.1:2")
     assert list(probe.code_of(str(tmp_path))) == ["model.py"]
+
+
+def test_metrics_that_a_full_disk_did_not_take_are_copied_later(far: Far) -> None:
+    follower = far.follow()
+    far.at_work()
+    here, there = far.run.metrics("worker-1"), far.there.metrics("worker-1")
+    wait_until(lambda: here.exists() and here.stat().st_size, "metrics here")
+    aside = here.parent.rename(far.run.path / "aside")
+    here.parent.touch()  # so nothing can be written into this folder
+    before = there.stat().st_size
+    wait_until(lambda: there.stat().st_size > before + 600, "more metrics there")
+    here.parent.unlink()
+    aside.rename(here.parent)
+    wait_until(lambda: here.stat().st_size > before + 600, "the same here")
+    (far.there.path / "leave").write_text("0")
+    assert follower.wait(timeout=60) == 0
+    assert here.read_text() == there.read_text()
+    assert "no connection" not in far.said.read_text()
 
 
 def test_half_a_line_from_a_host_or_no_ssh_is_named(far: Far, monkeypatch: Patch) -> None:

@@ -124,7 +124,7 @@ def test_status_and_stop_know_what_is_kept_on_other_hosts(tmp_path: Path) -> Non
     ending = once_running(made.run, "worker-0", lambda: said.append(call_script(*stop).stdout))
     supervise(made.run, [a_process(made.run, "worker-0", *SLEEP)])
     ending.join()
-    assert said == ["run is stopped here; give `stop` also where ps-0, worker-1 run\n"]
+    assert said == ["run is stopped here; end `keep` also where ps-0, worker-1 run\n"]
     states = {process.name: process.state for process in status.read(made.run).processes}
     assert states == {"ps-0": "elsewhere", "worker-0": "stopped", "worker-1": "elsewhere"}
 

@@ -112,6 +112,16 @@ def test_a_resume_for_longer_says_what_its_schedules_make_of_it(here: Path) -> N
         assert len(changes) == 2
 
 
+def test_stop_ends_a_run_whose_launcher_is_paused(path: Path) -> None:
+    with runs.running(path, *runs.ENDLESS, "--workers", "1") as process:
+        runs.wait_until(lambda: runs.is_training(path, 1), "training")
+        process.send_signal(signal.SIGSTOP)
+        assert ended(0, launch_cluster.main, "stop", str(path)).out == "run is stopped\n"
+        assert not rundir.is_held(path)
+        assert runs.finish(process)[0] == 0
+    assert json.loads((path / "summary.json").read_text())["state"] == "stopped"
+
+
 def test_a_run_whose_processes_were_all_killed_goes_on_from_a_checkpoint(path: Path) -> None:
     """A resumed run that has nothing left to play saves what it restored, to the last bit."""
     with runs.running(path, *runs.ENDLESS, "--checkpoint-interval", "1") as process:

@@ -26,7 +26,7 @@ from a3c.run import rundir
 from a3c.run.checkpoint import newest_valid
 from tests import Log, Out, Patch, ended
 from tests.fake_runs import SCORES, FakeRun, cartpole, dead, pole
-from tests.runs import Python, wait_until
+from tests.runs import Python, children, wait_until
 
 
 def conclude(made: FakeRun, outcome: Outcome = Outcome(EXIT_OK)) -> int:  # noqa: B008
@@ -276,8 +276,9 @@ def test_stop_ends_even_the_last_games(tmp_path: Path, python: Python, is_paused
     (tmp_path / "evaluate.py").write_text(games)
     launcher = python(LAST_GAMES, str(made.run.path))
     wait_until(started.exists, "the games")
-    if is_paused:
-        launcher.send_signal(signal.SIGSTOP)
+    if is_paused:  # by Ctrl-Z, so the games too
+        for pid in (launcher.pid, *children(launcher.pid)):
+            os.kill(pid, signal.SIGSTOP)
     assert ended(0, launch_cluster.main, "stop", str(made.run.path)).out == "run is stopped\n"
     assert launcher.wait(timeout=30) == 128 + signal.SIGTERM
     assert summary_of(made, "state", "evaluation") == ("done", None)

@@ -205,8 +205,8 @@ def test_a_copy_ends_nothing_and_gets_a_label_when_resumed(tmp_path: Path) -> No
     copy = tmp_path / "copy"
     (first.path / "wandb-id").write_text("1234")
     shutil.copytree(first.path, copy)
-    for words in (["stop"], ["restart", "worker-0", "--run"], ["remove", "worker-0", "--run"]):
-        said = ended(2, launch_cluster.main, *words, str(copy)).line
+    for words in ("stop", "restart worker-0 --run", "remove worker-0 --run", "add --run"):
+        said = ended(2, launch_cluster.main, *words.split(), str(copy)).line
         assert f"is a copy of {first.path}" in said
     record = process_record("worker-0", "running", None, keeper=myself())
     for run in (first, RunDir(copy)):

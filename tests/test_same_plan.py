@@ -256,7 +256,10 @@ def test_pods_may_do_nothing_and_only_their_own_reach_them() -> None:
 
 @pytest.mark.parametrize("name", ["compose.yaml", "compose.host.yaml"])
 def test_containers_may_do_nothing(name: str) -> None:
-    for service in yaml.safe_load((DOCKER / name).read_text())["services"].values():
+    services = yaml.safe_load((DOCKER / name).read_text())["services"]
+    # They share the run's folder but not their pids: records of equal names would be mixed up.
+    assert len({service["hostname"] for service in services.values()}) == len(services)
+    for service in services.values():
         assert service["read_only"]
         assert service["cap_drop"] == ["ALL"]
         assert service["security_opt"] == ["no-new-privileges:true"]

@@ -2,6 +2,7 @@
 
 import errno
 import os
+import shutil
 import signal
 import subprocess
 from collections.abc import Callable, Iterator
@@ -231,6 +232,20 @@ def test_a_keeper_that_is_late_is_ended_too_if_the_run_was_stopped_before(run: R
     assert outcome == module.Outcome(128 + signal.SIGTERM, stopped=True)
     wait_until(lambda: None not in [made[0].look(name)[0] for name in TRIO], "their end", 20.0)
     assert everything_ended(run.path)
+
+
+def test_keepers_of_a_deleted_run_directory_are_still_supervised(run: RunDir) -> None:
+    planned = plan(run, *TRIO)
+    keepers = module.ChildKeepers(run, planned.processes)
+    recorded = module.RecordedKeepers(run, lambda *_: None)
+    for name in TRIO:
+        wait_until(lambda: process_records.is_kept(run.record(name)), name)  # noqa: B023
+        assert recorded.look(name) == (None, False)
+    shutil.rmtree(run.path / "processes")
+    recorded._began_at -= 60.0
+    outcome = supervise(planned, recorded, until(100, lambda _: None), signal.SIGTERM)
+    assert outcome == module.Outcome(128 + signal.SIGTERM, stopped=True)
+    assert [keepers.look(name)[0] is not None for name in TRIO] == [True] * 3
 
 
 def test_two_quick_ctrl_c_kill(run: RunDir, monkeypatch: Patch) -> None:

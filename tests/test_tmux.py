@@ -5,8 +5,10 @@ import json
 import os
 import shutil
 import sys
+import time
 import uuid
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from unittest import mock
 
@@ -15,6 +17,7 @@ import psutil
 import pytest
 from libtmux import Server
 
+import launch_cluster
 from a3c.cluster.plan import Plan
 from a3c.launch import tmux
 from a3c.launch.tmux import Pane
@@ -59,6 +62,9 @@ def test_a_dead_pane_shows_its_output_until_reused(server: Server, tmp_path: Pat
     assert "last words" in "\n".join(server.cmd("capture-pane", "-p", "-S", "-", "-t", pane).stdout)
     tmux.start_again(server, "run", sleeper("ps-0"))
     wait_until(lambda: listed(server, "#{pane_dead}") == ["1", "0"], "a live pane")
+    pid = listed(server, "#{pane_pid}")[1]
+    tmux.start_again(server, "run", sleeper("ps-0"))  # whose keeper was taken for dead
+    wait_until(lambda: listed(server, "#{pane_pid}")[1] != pid, "another process")
     assert listed(server, "#{pane_id} #{@a3c_title}") == before
     tmux.start_again(server, "another", sleeper("ps-0"))  # has no session
     assert len(listed(server, "#{pane_id}")) == 2
@@ -154,6 +160,30 @@ def test_a_copy_leaves_the_session_of_another_copy_alone(
     with rundir.hold(running.path):
         tmux.check(planned, running)
         refused(f"that of {running.path}, which .*--mode child", tmux.check, planned, other)
+
+
+def test_the_launcher_holds_a_run_until_its_panes_are_open(
+    server: Server, path: Path, monkeypatch: Patch
+) -> None:
+    """Otherwise a second `--resume` could start meanwhile, and close the first one's session."""
+    monkeypatch.setattr(libtmux, "Server", lambda **_: server)
+    start = mock.Mock(side_effect=lambda *_, **__: not rundir.is_held(path))
+    monkeypatch.setattr(tmux, "start", start)
+    flags = ("--env-id", "CartPole-v1", "--mode", "tmux", "--run-dir", str(path))
+    assert launch_cluster.main(flags) == 0
+    start.assert_called_once()
+    with ThreadPoolExecutor() as pool:
+        with rundir.hold(path):
+            taken = pool.submit(take, path)
+            time.sleep(0.2)
+            assert not taken.done()
+        assert taken.result(timeout=20)
+
+
+def take(path: Path) -> bool:
+    """As the cockpit does."""
+    with rundir.hold(path, wait_s=10.0):
+        return rundir.is_held(path)
 
 
 @pytest.mark.parametrize(

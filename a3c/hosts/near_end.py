@@ -111,6 +111,7 @@ class RemoteProcess:
         self._host = plan.host_of(process)
         self._log_place: int | None = None  # of the data printed so far; None before it is attached
         self._seen = LastSeen(self._host.name, None, None)
+        self._incomplete: set[str] = set()  # copies of files that miss data, after a full disk
         self._asked_at = math.inf  # when a signal came
         self._status = -1
 
@@ -140,6 +141,7 @@ class RemoteProcess:
     def _connect(self) -> bool:
         """Follow over one connection until it ends; return whether the host answered."""
         host, name = self._host, self._process.name
+        self._incomplete.clear()
         there = RunDir(Path(directory_of(host, self._run.label)))
         # Where the next data of each file goes: the end of its local copy.
         places = {} if self._log_place is None else {"log": self._log_place}
@@ -170,9 +172,11 @@ class RemoteProcess:
                 if now - pinged > 5.0:
                     pinged = now
                     link.send({})
+                    if self._incomplete:  # a new connection goes on from the ends of the copies
+                        break
         finally:
             _, words = link.close()
-        if self._status < 0 and self._seen.cut_off_at is None:
+        if self._status < 0 and self._seen.cut_off_at is None and not self._incomplete:
             print_line(f"no connection to {host.name} ({words}): trying again")
             self._note(cut_off_at=time.time())
         return answered
@@ -186,11 +190,7 @@ class RemoteProcess:
                 self._log_place = (self._log_place or 0) + len(data)
                 write_all(1, data)
             elif name.split("/")[0] in ("metrics", "events") and ".." not in Path(name).parts:
-                path = self._run.path / name
-                with contextlib.suppress(OSError):
-                    path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
-                    with path.open("ab") as file:
-                        file.write(data)
+                self._append(name, data)
         elif "beat" in message:
             path = self._run.heartbeat(self._process.name)
             with contextlib.suppress(OSError):
@@ -207,6 +207,17 @@ class RemoteProcess:
             self._status = EXIT_FATAL
         elif "over" in message:
             self._end(message["over"])
+
+    def _append(self, name: str, data: bytes) -> None:
+        """Append data to the local copy of a file; after a failure nothing in this connection."""
+        path = self._run.path / name
+        try:
+            if name not in self._incomplete:
+                path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+                with path.open("ab") as file:
+                    file.write(data)
+        except OSError:  # such as a full disk
+            self._incomplete.add(name)
 
     def _note(self, **changes: Any) -> None:
         self._seen = replace(self._seen, **changes)
@@ -231,7 +242,8 @@ class RemoteProcess:
 
 
 def print_line(text: str) -> None:
-    write_all(1, f"{time.strftime('%Y-%m-%d %H:%M:%S')} launcher: {text}\n".encode())
+    line = f"{time.strftime('%Y-%m-%d %H:%M:%S')} launcher: {text}\n"
+    write_all(1, line.encode("utf-8", "surrogateescape"))
 
 
 def unconfirmed_hosts(run: RunDir, name: str | None = None) -> list[Host]:

@@ -172,6 +172,7 @@ class Guardian:
 
     def close(self) -> None:
         """End the guardian; it first kills the group that it watches, if any."""
+        self._shell.send_signal(signal.SIGCONT)  # it may be paused
         self._shell.communicate()
 
 

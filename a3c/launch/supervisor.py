@@ -23,7 +23,7 @@ from a3c.keeper.restarts import Limits, RestartPolicy
 from a3c.keeper.spec import Process
 from a3c.process import process_records
 from a3c.process.environment import code_environment
-from a3c.process.process_records import Identity
+from a3c.process.process_records import Identity, ProcessRecord
 from a3c.process.signals import SAME_WITHIN_S, not_ignored
 from a3c.run.rundir import RunDir
 
@@ -79,6 +79,7 @@ class Interruption:
         self.signal, self._came_at = number, now
         if self.script is not None:
             self.script.send_signal(signal.SIGTERM if self.count == 1 else signal.SIGKILL)
+            self.script.send_signal(signal.SIGCONT)  # Ctrl-Z may have paused it too
 
     def came(self) -> bool:
         return self.count > 0
@@ -148,11 +149,18 @@ class RecordedKeepers:
         self._run = run
         self._restart = restart
         self._began_at = time.monotonic()
+        self._newest: dict[str, ProcessRecord] = {}
         self._replaced: dict[str, tuple[Identity | None, float]] = {}  # the old keeper, and when
+
+    def _record(self, name: str) -> ProcessRecord | None:
+        """The newest record, even if it is gone, as with a run directory that was deleted."""
+        if record := process_records.read_record(self._run.record(name)):
+            self._newest[name] = record
+        return self._newest.get(name)
 
     def look(self, name: str) -> tuple[int | None, bool]:
         """The exit code and whether it was killed, as `ChildKeepers.look` returns them."""
-        record = process_records.read_record(self._run.record(name))
+        record = self._record(name)
         old, since = self._replaced.get(name, (None, self._began_at))
         if record is None or record.keeper == old:  # the newest keeper has written nothing yet
             is_late = time.monotonic() - since > process_records.FIRST_RECORD_S
@@ -164,7 +172,7 @@ class RecordedKeepers:
         return codes.get(state), state == "dead"
 
     def start_again(self, process: Process, restarts: int) -> None:
-        record = process_records.read_record(self._run.record(process.name))
+        record = self._record(process.name)
         self._replaced[process.name] = (record.keeper if record else None, time.monotonic())
         try:
             self._restart(process, restarts)
@@ -173,7 +181,7 @@ class RecordedKeepers:
 
     def end(self, name: str, *, now: bool) -> bool:
         """Ask a keeper to end; False if it has written no record yet."""
-        record = process_records.read_record(self._run.record(name))
+        record = self._record(name)
         return record is not None and process_records.terminate(record, now=now)
 
 

@@ -206,15 +206,15 @@ def _open_pane(server: libtmux.Server, session: str, pane: Pane) -> None:
 
 
 def start_again(server: libtmux.Server, label: str, pane: Pane) -> None:
-    """Run a command in the dead pane with the same title, or in a new pane."""
+    """Run a command in the pane with the same title, or in a new pane."""
     session = find_session(server, label)
     if session is None:
         return
-    form = "#{pane_dead} #{pane_id} #{@a3c_title}"
+    form = "#{pane_id} #{@a3c_title}"
     for line in server.cmd("list-panes", "-s", "-t", session, "-F", form).stdout:
-        is_dead, pane_id, title = line.split(" ", 2)
-        if is_dead == "1" and title == pane.title:
-            _output(server, "respawn-pane", "-t", pane_id, *map(_escaped, pane.argv))
+        pane_id, title = line.split(" ", 1)
+        if title == pane.title:
+            _output(server, "respawn-pane", "-k", "-t", pane_id, *map(_escaped, pane.argv))
             return
     _open_pane(server, session, pane)
 

@@ -109,6 +109,8 @@ def stop(arguments: argparse.Namespace) -> None:
     rundir.refuse_copy(found)
     records = process_records.read_records(found.path)
     alive = list(filter(process_records.keeper_lives, records))
+    if launcher := process_records.read_json(Identity, found.path / rundir.LOCK):
+        process_records.signal_process(launcher, signal.SIGCONT, "the launcher")  # after Ctrl-Z
     if not alive and rundir.is_held(found.path):
         _refuse_remote("stop", records)
         _end_launcher(found)
@@ -125,19 +127,19 @@ def stop(arguments: argparse.Namespace) -> None:
         if left := far_end.end(group, now=arguments.now, grace_s=STOP_TIMEOUT_S):
             names = ", ".join(left)
             raise UserError(f"{names} did not end: look at it with `ps`, or end it yourself")
+    deadline = time.monotonic() + 10.0  # for the launcher or the cockpit to write the summary
+    while rundir.is_held(found.path) and time.monotonic() < deadline:
+        time.sleep(0.05)
     if shutil.which("tmux"):
         from a3c.launch import tmux
 
         server = tmux.server_of(found)
         if tmux.find_session(server, found.label) and not tmux.other_owner(server, found):
-            deadline = time.monotonic() + 10.0  # for the cockpit to write the summary
-            while not found.summary.exists() and time.monotonic() < deadline:
-                time.sleep(0.05)
             tmux.close_session(server, found.label)
     near_end.end_remote(found, now=arguments.now)
     _refuse_remote("stop", process_records.read_records(found.path))
     away = [p.name for p in reading.read(found).processes if p.state == "elsewhere"]
-    where = f" here; give `stop` also where {', '.join(away)} run" if away else ""
+    where = f" here; end `keep` also where {', '.join(away)} run" if away else ""
     print(f"{found.name} is stopped{where}")
 
 
@@ -194,6 +196,7 @@ def add(arguments: argparse.Namespace) -> None:
     because added workers must end with the run.
     """
     run, wanted = rundir.find(arguments.run), arguments.count
+    rundir.refuse_copy(run)
     _refuse_idle(run)
     if wanted < 1:
         raise UserError(f"add {wanted}: give a number of workers from 1")
@@ -303,7 +306,7 @@ def cockpit(arguments: argparse.Namespace) -> int:
         found = rundir.find(arguments.run)
         config, plan = rundir.read_config(found), Plan.load(found)
         keepers = supervisor.RecordedKeepers(found, partial(tmux.restart, found))
-        with rundir.hold(found.path):
+        with rundir.hold(found.path, wait_s=10.0):  # the launcher holds it while it opens panes
             return run_summary.supervise(plan, keepers, found, config, interruption)
 
 

@@ -122,8 +122,9 @@ def command(name: str) -> str:
 
 def relative_path(path: Path) -> str:
     """The path relative to the current folder if it is inside it, else the whole path."""
-    whole, here = path.absolute(), Path.cwd()
-    shown = str(whole.relative_to(here) if whole.is_relative_to(here) else path)
+    shown = str(path)
+    with contextlib.suppress(FileNotFoundError, ValueError):  # no folder any more, or another one
+        shown = str(path.absolute().relative_to(Path.cwd()))
     return f"./{shown}" if shown.startswith("-") else shown  # a command would see a flag
 
 

@@ -223,14 +223,16 @@ def check_resumable(path: Path, config: Config) -> None:
 
 
 @contextlib.contextmanager
-def hold(path: Path) -> Iterator[None]:
+def hold(path: Path, wait_s: float = 0.0) -> Iterator[None]:
     """Lock a run directory; refuses a second launcher. The lock is released even after SIGKILL."""
+    deadline = time.monotonic() + wait_s
     with refusing(path):
         path.mkdir(parents=True, exist_ok=True, mode=0o700)
         descriptor = os.open(path / LOCK, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
     try:
         with refusing(path):  # also where the file system has no locks
-            is_mine = lock(descriptor)
+            while not (is_mine := lock(descriptor)) and time.monotonic() < deadline:
+                time.sleep(0.02)
         if not is_mine:
             what = f"run directory {path} is in use by a running launcher"
             raise UserError(f"{what}: stop that one first")

@@ -260,5 +260,12 @@ def test_a_killed_keeper_takes_its_process_along(start: Start, means: str) -> No
     assert (record.state, process_records.live_state(record)) == ("starting", "dead")
 
 
+def test_a_paused_guardian_does_not_keep_its_keeper(start: Start) -> None:
+    kept = start(f"{BEAT}; exec sleep 1000")
+    os.kill(kept.guardian(), signal.SIGSTOP)
+    kept.process.terminate()
+    assert kept.ended().state == "stopped"
+
+
 def test_a_parent_that_is_gone_already_ends_the_keeper(start: Start) -> None:
     assert start("exec sleep 1000", parent=2**30).ended().state == "stopped"
