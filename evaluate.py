@@ -43,6 +43,7 @@ if TYPE_CHECKING:  # takes seconds, so it is imported only after the arguments a
 
 PROG = console.program("evaluate.py")
 OTHER_FILMS = (".webm", ".mkv", ".avi", ".mov", ".m4v", ".apng", ".png", ".webp")
+_OF_RUNS = ("config.json", "manifest.json")  # in a run directory, in a checkpoint
 MAX_EPISODES = 100_000
 MAX_SECONDS = 1e6
 
@@ -111,6 +112,8 @@ def check_record(arguments: argparse.Namespace) -> None:
     """Refuse before any game is played if no video can be written; a file name is allowed."""
     path: Path = arguments.record
     arguments.video = None
+    if arguments.source is None and any((path / name).is_file() for name in _OF_RUNS):
+        raise UserError(f"--record {path} is a run or a checkpoint: give {path} --record DIR")
     try:
         suffix = "" if path.is_dir() else path.suffix.lower()
         if suffix in (".mp4", ".gif"):

@@ -228,19 +228,21 @@ def _more_env_steps(text: str, run: RunDir) -> list[str]:
 
 
 def _changes(before: Config, config: Config, resumed: RunDir) -> list[str]:
-    """The changed settings, and annealed values that change with their schedules' windows."""
+    """The changed settings, and annealed values that change with them."""
     old, new = flat(before), flat(config)
     changes = [f"{n} {shown(old[n])} -> {shown(new[n])}" for n in new if new[n] != old[n]]
-    if before.windows == config.windows:
+    if not changes:
         return changes
     from a3c.learn import schedules
 
-    at = max(checkpoint.by_step(resumed.checkpoints), default=0)
-    was, now = (schedules.after(one, at)._asdict() for one in (before, config))
+    at, end = max(checkpoint.by_step(resumed.checkpoints), default=0), before.windows["anneal"][1]
+    kept = dataclasses.replace(config.learning, anneal_steps=end)
+    configs = before, config, dataclasses.replace(config, learning=kept)
+    was, now, then = (schedules.after(one, at)._asdict() for one in configs)
     for name in was:
         if was[name] != now[name] and not any(name in change for change in changes):
-            keep = f"--anneal-steps {before.windows['anneal'][1]} keeps it"
-            changes.append(f"{name} at env step {at:,}: {was[name]:g} -> {now[name]:g} ({keep})")
+            remedy = f" (--anneal-steps {end} keeps it)" if then[name] == was[name] else ""
+            changes.append(f"{name} at env step {at:,}: {was[name]:g} -> {now[name]:g}{remedy}")
     return changes
 
 

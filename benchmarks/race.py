@@ -32,6 +32,7 @@ from matplotlib.figure import Figure
 
 from a3c.plot import pictures
 from a3c.plot.pictures import FAINT
+from a3c.process.process_records import read_json
 from a3c.run.rows import read_rows
 from a3c.run.rundir import REPOSITORY, RunDir
 from benchmarks import machine
@@ -146,24 +147,26 @@ class RacingProgram:
         """Whether it has ended with a mean of 100 games that reaches the goal."""
         return self.ended and self.row().solved
 
+    def save_curve(self) -> None:
+        self._curve.parent.mkdir(parents=True, exist_ok=True)
+        with self._curve.open("w", newline="") as file:
+            csv.writer(file, lineterminator="\n").writerows([CURVE, *self._rows()])
+
     def row(self) -> Row:
-        """Its result so far, in its own running time; also writes its curve."""
+        """Its result so far, in its own running time."""
         one, arguments = self._contestant, self._arguments
         if one.program:
             versions, settings = f"benchmarks/peers/{one.venv}.txt", self._settings
-            rows = peer_rows(self._raw)
         else:
             versions = our_versions(self._run) if self._run.config.exists() else ""
             flags = [*one.flags, *arguments.flags]
             settings = {"preset": arguments.game, "workers": arguments.workers, "flags": flags}
-            rows = our_rows(self._run, self._began)
-        own = [(round(self._turns.seconds(self._began + at), 1), *rest) for at, *rest in rows]
-        self._curve.parent.mkdir(parents=True, exist_ok=True)
-        with self._curve.open("w", newline="") as file:
-            csv.writer(file, lineterminator="\n").writerows([CURVE, *own])
+        own = self._rows()
         wall_s, env_steps, games, mean = own[-1] if own else (0.0, 0, 0, "")
         mean = float("nan" if mean == "" else mean)
         solved = mean >= arguments.goal and int(games) >= WINDOW
+        if not one.program:  # its last row holds some games more than those that solved it
+            solved = (read_json(dict, self._run.summary) or {}).get("solved", False)
         note = "solved" if solved else "not solved by then"
         if self.ended and not solved:
             note = " ".join(["failed:", *self._output.read_text().splitlines()[-1:]])
@@ -187,6 +190,12 @@ class RacingProgram:
         if self._tree:
             self._tree.close()
         self._scratch.cleanup()
+
+    def _rows(self) -> list[tuple[Any, ...]]:
+        """Its curve, by its own running time."""
+        is_peer = bool(self._contestant.program)
+        rows = peer_rows(self._raw) if is_peer else our_rows(self._run, self._began)
+        return [(round(self._turns.seconds(self._began + at), 1), *rest) for at, *rest in rows]
 
     @property
     def _settings(self) -> Settings:
@@ -228,14 +237,14 @@ def main() -> int:
         except venvs.VenvError as error:
             sys.exit(f"{venv} can't be installed here: {error}")
     with racing_programs(arguments) as programs:
-        try:
-            race(programs, arguments)
-        finally:
-            rows = [program.row() for program in programs]
-            machine.append(arguments.output, rows)
-            print("\n".join(summary(rows)))
-            if made := figure(arguments, machine.read_as(arguments.output, Row)):
-                print(f"\npicture: {pictures.save(made, arguments.output.with_suffix('.png'))}")
+        race(programs, arguments)  # if it is interrupted, earlier results stay as they are
+        rows = [program.row() for program in programs]
+        for program in programs:
+            program.save_curve()
+        machine.append(arguments.output, rows)
+        print("\n".join(summary(rows)))
+        if made := figure(arguments, machine.read_as(arguments.output, Row)):
+            print(f"\npicture: {pictures.save(made, arguments.output.with_suffix('.png'))}")
     return int(any(row.note.startswith("failed:") for row in rows))
 
 

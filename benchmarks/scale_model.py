@@ -31,6 +31,7 @@ from benchmarks import hand_made, machine, turns
 from benchmarks.machine import RESULTS
 from benchmarks.scale_queues import Costs, Shape, Simulation
 
+MEASURED = RESULTS / "ps-capacity.csv"
 WORKERS = tuple(2**i for i in range(11))
 PS = (1, 2, 4, 8, 16)
 LINKS = (1_000.0, 10_000.0)  # Mbit/s
@@ -74,14 +75,14 @@ class Point(NamedTuple):
     limit: str
 
 
-def costs_of(parameters: int, play_ms: float) -> Costs:
+def costs_of(parameters: int, play_ms: float, measured: Path = MEASURED) -> Costs:
     """Costs measured by ps_capacity.py, interpolated linearly between network sizes."""
-    tables = ["ps-capacity.csv"]
+    tables = [measured]
     if parameters < 100_000:
-        tables.append("ps-capacity-small.csv")
+        tables.append(RESULTS / "ps-capacity-small.csv")
     rows = [
         row
-        for row in itertools.chain(*(machine.read(RESULTS / name) for name in tables))
+        for row in itertools.chain(*map(machine.read, tables))
         if (row["ps"], row["wire_dtype"]) == ("1", "float32")
     ]
     sizes = sorted({int(row["parameters"]) for row in rows})
@@ -107,7 +108,7 @@ def _on_line(sizes: Sequence[int], values: Sequence[float], at: int) -> float:
 # --- against real runs ----------------------------------------------------------------------------
 
 
-def check(parameters: int, workers: int, seconds: float) -> Checked:
+def check(parameters: int, workers: int, seconds: float, measured: Path) -> Checked:
     """Compare pushers, which pause for the duration of playing, with the model."""
     where = machine.here()
     with ExitStack() as stack:
@@ -124,7 +125,7 @@ def check(parameters: int, workers: int, seconds: float) -> Checked:
         rate = pushers.rate(begin, end)
         stale = statistics.mean(last_rows(path)[-1]["staleness"] for path in counts)
     shape = Shape(workers, 1, LOOPBACK_MBIT_S, one_core=True)
-    paper = Simulation(shape, costs_of(parameters, PAUSE_MS)).run()
+    paper = Simulation(shape, costs_of(parameters, PAUSE_MS, measured)).run()
     error = paper.updates_per_s / rate - 1
     facts = (round(rate, 1), round(paper.updates_per_s, 1), round(error, 3))
     both = (round(stale, 2), round(paper.staleness, 2))
@@ -220,7 +221,9 @@ def main() -> int:
         numbers = (2,) if arguments.smoke else CHECKED_WORKERS
         seconds = 1.0 if arguments.smoke else arguments.seconds
         sizes = list(PARAMETERS.values())[-1:] if arguments.smoke else PARAMETERS.values()
-        checks = [check(size, workers, seconds) for size in sizes for workers in numbers]
+        own = arguments.output.with_name(MEASURED.name)  # of this machine, as in `make bench`
+        measured = own if own.exists() else MEASURED
+        checks = [check(size, n, seconds, measured) for size in sizes for n in numbers]
         machine.write(arguments.output.with_name("scale-check.csv"), checks)
         for one in checks:
             print(

@@ -36,7 +36,7 @@ SETTLE_S = 0.7  # at the start of a turn, not counted: caches warm up and queues
 ROW_INTERVAL_S = 0.25
 LOG_INTERVAL_S = 1.0  # of a cluster; its rows cost CPU time
 POLL_S = 0.2
-MIN_ROWS = 3
+MIN_ROWS = 2
 
 
 class Tree:

@@ -248,6 +248,7 @@ CASES: dict[str, list[Case]] = {
             *("--follow --which best", "zoo/cartpole --follow", "--watch"),
         ),
         Case("evaluate.py --record there.gif", {"there.gif": b""}),
+        Case("evaluate.py --record torn", {"torn/manifest.json": b"{"}),
     ],
     "Curves and pictures": commands(
         "plot.py",

@@ -1,24 +1,30 @@
 """Benchmarks run for seconds, to meaningless figures; the scale model fits sums by hand."""
 
+import argparse
+import csv
+import json
 import os
 import shlex
 import shutil
 import signal
 import sys
 import time
+from collections.abc import Iterator
 from contextlib import closing
 from pathlib import Path
 from types import SimpleNamespace
+from unittest import mock
 
 import pytest
 
 from a3c.run.rows import last_rows
-from benchmarks import machine, pair, real_clusters, scale_model, scale_solve, turns
+from benchmarks import machine, pair, race, real_clusters, scale_model, scale_solve, turns
 from benchmarks.peers import rows as table
 from benchmarks.peers import venvs
 from benchmarks.peers.catalogue import OURS
 from benchmarks.peers.programs.progress import Progress
 from benchmarks.peers.rows import Row
+from benchmarks.scale_model import MEASURED
 from benchmarks.scale_queues import Costs, Shape, Simulation
 from benchmarks.turns import Contestant
 from tests import Patch
@@ -188,6 +194,61 @@ def test_the_floor_learns_from_pushes_smaller_than_a_games_share() -> None:
 
     flags = ["--preset", "pong", "--workers", "2", "--rollout-length", "8", "--minibatches", "16"]
     assert next(floor_process.play(flags)) == 8 * 8
+
+
+def test_costs_are_those_of_the_machine_that_was_just_measured(tmp_path: Path) -> None:
+    slower = [{**row, "ps_cpu_ms": 2 * float(row["ps_cpu_ms"])} for row in machine.read(MEASURED)]
+    with (tmp_path / MEASURED.name).open("w", newline="") as file:
+        table = csv.DictWriter(file, slower[0])
+        table.writeheader()
+        table.writerows(slower)
+    here = scale_model.costs_of(677_172, 40.0, tmp_path / MEASURED.name)
+    assert here.ps_ms == pytest.approx(2 * scale_model.costs_of(677_172, 40.0).ps_ms)
+
+
+def test_two_rows_in_a_turn_give_its_rate(tmp_path: Path) -> None:
+    """Also after a freeze, over which nothing may be interpolated."""
+    path = tmp_path / "counts.jsonl"
+    for at, env_steps in ((0.0, 0), (1.0, 10), (30.2, 12), (32.2, 32), (60.0, 34)):
+        with path.open("a") as file:
+            file.write(json.dumps({"time": at, "env_steps": env_steps}) + "\n")
+    assert turns.rate_between(path, 30.0, 34.0) == pytest.approx(10.0)
+
+
+@pytest.fixture
+def racing(tmp_path: Path) -> Iterator[race.RacingProgram]:
+    chosen = argparse.Namespace(
+        output=tmp_path / "race.csv", goal=30.0, game="breakout", workers=2, flags=[]
+    )
+    made = race.RacingProgram(race.CONTESTANTS[0], 2, chosen)
+    yield made
+    made.close()
+
+
+def test_a_race_is_won_if_the_run_is_solved_whatever_its_last_games_brought(
+    racing: race.RacingProgram,
+) -> None:
+    assert not racing.row().solved
+    racing._run.path.mkdir()
+    summary = {"solved": True, "env_steps": 900, "mean_return_100": 29.93}
+    racing._run.summary.write_text(json.dumps(summary))
+    found = racing.row()
+    assert (found.solved, found.note, found.mean_return_100) == (True, "solved", 29.93)
+
+
+def test_an_interrupted_race_changes_no_results(
+    racing: race.RacingProgram, tmp_path: Path, monkeypatch: Patch
+) -> None:
+    racing.save_curve()
+    kept = race.curve_path(tmp_path / "race.csv", OURS, 2)
+    kept.write_text("a finished race's")
+    monkeypatch.setattr(race, "race", mock.Mock(side_effect=KeyboardInterrupt))
+    flags = ["race", "--only", OURS, "--seed", "2", "--output", str(tmp_path / "race.csv")]
+    monkeypatch.setattr(sys, "argv", flags)
+    with pytest.raises(KeyboardInterrupt):
+        race.main()
+    assert kept.read_text() == "a finished race's"
+    assert not (tmp_path / "race.csv").exists()
 
 
 def row(peer: str, speed: float, pair: int = 1) -> Row:

@@ -11,6 +11,7 @@ import pytest
 
 import envs
 import model
+from a3c.config import identity
 from a3c.errors import FatalError, UserError
 from a3c.learn import chief
 from a3c.play import locate
@@ -99,9 +100,9 @@ def blank_store(*names: str) -> mock.Mock:
     return mock.Mock(["is_ready", "saved_shapes", "initialize"], **answers)
 
 
-def prepare(store: Any, run_dir: Path) -> Any:
+def prepare(store: Any, run_dir: Path, **changes: Any) -> Any:
     agent: Any = None  # its weights aren't needed where there is a checkpoint
-    return chief.prepare(store, config(), RunDir(run_dir), agent)
+    return chief.prepare(store, config(**changes), RunDir(run_dir), agent)
 
 
 def test_a_run_continues_with_a_fresh_optimizer(packed: Path, tmp_path: Path, caplog: Log) -> None:
@@ -132,6 +133,19 @@ def test_a_run_continues_with_a_fresh_optimizer(packed: Path, tmp_path: Path, ca
     other = blank_store(*WEIGHTS, *EXACT, "conv2/weights")
     with pytest.raises(FatalError, match="other variables than this network needs"):
         prepare(other, tmp_path)
+
+
+@pytest.mark.parametrize("gamma", [0.99, 0.9])
+def test_sums_of_returns_are_of_one_gamma(packed: Path, tmp_path: Path, gamma: float) -> None:
+    path, chosen = tmp_path / "checkpoints" / "10", {"normalize_rewards": True}
+    compact.write(packed, path)
+    snapshots.rewrite(path, identity=identity(config(**chosen)))
+    store, before = blank_store(*EVERYTHING), np.asarray(EXACT["observation_statistics"])
+    prepare(store, tmp_path, gamma=gamma, **chosen)
+    ((values,), _) = store.initialize.call_args
+    kept = 9 if gamma == 0.99 else 6  # the last three are those of returns
+    wanted = np.concatenate([before[:kept], np.zeros(9 - kept)])
+    np.testing.assert_array_equal(values["observation_statistics"], wanted)
 
 
 def test_files_that_tensorflow_cannot_read_are_named(tmp_path: Path) -> None:

@@ -106,10 +106,18 @@ def test_a_resume_for_longer_says_what_its_schedules_make_of_it(here: Path) -> N
     for more, said in (
         (["+4000"], "learning_rate at env step 4,000: 0 -> 0.00015 (--anneal-steps 4000 keeps it)"),
         (["+4000", "--anneal-steps", "4000"], ""),
+        (["+4000", "--anneal-start", "5000"], "env step 4,000: 0 -> 0.0003"),  # nothing keeps it
     ):
         _, _, changes = launch_cluster._parse([*resume, *more])
-        assert any(said in change for change in changes), changes
-        assert len(changes) == 2
+        assert any(change.endswith(said) for change in changes), changes
+        assert len(changes) == (3 if "--anneal-start" in more else 2)
+
+
+def test_a_resume_with_another_seed_says_what_it_draws(here: Path) -> None:
+    drawn = config(env_id="CartPole-v1", learning_rate_range=[1e-4, 1e-2])
+    rundir.create(here / "runs/mine", drawn, None, resume=False)
+    _, _, changes = launch_cluster._parse(["--mode", "child", "--resume", "--seed", "2"])
+    assert changes[1].startswith("learning_rate at env step 0: 0.00255106 -> ")
 
 
 def test_stop_ends_a_run_whose_launcher_is_paused(path: Path) -> None:

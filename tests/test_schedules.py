@@ -68,20 +68,20 @@ def test_a_schedule_may_have_a_window_of_its_own(name: str) -> None:
 def test_a_drawn_learning_rate_is_the_same_everywhere(seed: int, low: float, factor: float) -> None:
     drawn: Any = {"seed": seed, "learning_rate_range": (low, low * factor)}
     config = make_config(**drawn)
-    rate = schedules.initial_rate(config)
+    rate = config.initial_learning_rate
     assert low <= rate <= low * factor
     assert schedules.after(config, 0).learning_rate == rate
     halved = make_config(**drawn, learning_rate_schedule="linear")
     assert schedules.after(halved, 500).learning_rate == pytest.approx(rate / 2)
-    assert schedules.initial_rate(make_config(**drawn, rollout_length=7)) == rate
+    assert make_config(**drawn, rollout_length=7).initial_learning_rate == rate
 
 
 def test_a_learning_rate_replaces_the_range_of_a_preset() -> None:
     flags = ["--env-id", "CartPole-v1", "--preset", "paper-ff", "--learning-rate", "0.001"]
     config, _ = command_line.parse_config(flags, "test", "test")
-    assert schedules.initial_rate(config) == 0.001
+    assert config.initial_learning_rate == 0.001
 
 
 def test_drawn_learning_rate_is_the_same_in_every_release() -> None:
     config = make_config(seed=1, learning_rate_range=(1e-4, 1e-2))
-    assert schedules.initial_rate(config) == pytest.approx(0.0025510578941147963, rel=1e-12)
+    assert config.initial_learning_rate == pytest.approx(0.0025510578941147963, rel=1e-12)

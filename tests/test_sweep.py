@@ -8,6 +8,7 @@ import signal
 import subprocess
 import threading
 import time
+from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
 from unittest import mock
@@ -49,6 +50,9 @@ epochs = { low = 1, high = 4 }
     assert settings == list(sweep.read(written(tmp_path, text)).settings()), "the same each time"
     assert settings[0] == {**settings[1], "seed": 1}
     assert {values["epochs"] for values in settings} == {1, 2, 3, 4}
+    many = "trials = 6000\n[vary]\nepochs = { low = 1, high = 4 }\n"
+    shares = Counter(each["epochs"] for each in sweep.read(written(tmp_path, many)).settings())
+    assert all(1350 < shares[epochs] < 1650 for epochs in (1, 2, 3, 4))
     near_1 = "trials = 9\n[vary]\nadam_beta2 = {low = 0.9999, high = 0.999999}\n"
     drawn = {each["adam_beta2"] for each in sweep.read(written(tmp_path, near_1)).settings()}
     assert (len(drawn), min(drawn) >= 0.9999, max(drawn) <= 0.999999) == (9, True, True)

@@ -103,7 +103,8 @@ def test_the_graph_is_what_acting_computes_and_is_written_once(tmp_path: Path) -
 
 def test_the_hparams_tab_has_the_settings_and_the_last_values_of_each_run(tmp_path: Path) -> None:
     for number, rate in enumerate((0.001, 0.002)):
-        settings = configure(learning_rate=rate, info_metrics=["coins"], hidden_sizes=[32, 16])
+        own: Any = {"learning_rate_range": [rate, rate]} if number else {"learning_rate": rate}
+        settings = configure(**own, info_metrics=["coins"], hidden_sizes=[32, 16])
         for life in (1, 2):  # a resumed run doesn't write them again
             sink = TensorBoardSink(tmp_path / f"run-{number}" / "events" / "worker-0")
             sink.restart(0)

@@ -2,7 +2,9 @@
 
 import functools
 import json
+import math
 import os
+import random
 from collections.abc import Callable
 from dataclasses import asdict, dataclass, field, fields, replace
 from typing import Any, Literal, NamedTuple, Self
@@ -450,6 +452,20 @@ class Config:
         """These settings with at most one minibatch per environment, whose steps stay together."""
         minibatches = min(self.share.minibatches, self.share.envs)
         return replace(self, learning=replace(self.learning, minibatches=minibatches))
+
+    @property
+    def initial_learning_rate(self) -> float:
+        """The learning rate at the start: as configured, or drawn once per run from its range.
+
+        The draw is log-uniform, as in the experiments of Mnih et al. 2016 (arXiv:1602.01783). It
+        depends only on the run's seed and the range, so all workers and a resumed run get the same.
+        """
+        if not self.learning.learning_rate_range:
+            return self.learning.learning_rate
+        low, high = self.learning.learning_rate_range
+        generator = random.Random(f"learning rate of run {self.run.seed}")
+        rate = math.exp(generator.uniform(math.log(low), math.log(high)))
+        return min(max(rate, low), high)  # exp(log(x)) may differ from x by a rounding error
 
     @property
     def windows(self) -> dict[str, tuple[int, int]]:

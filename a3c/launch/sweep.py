@@ -66,6 +66,9 @@ class Sweep:
             draw: Values = {}
             for name, limits in self.ranges.items():
                 low, high = limits["low"], limits["high"]
+                is_whole = OPTIONS[name].kind is int
+                if is_whole:  # rounded, so the first and the last number get as much as the others
+                    low, high = low - 0.5, high + 0.5
                 if limits["log"]:
                     value = math.exp(rng.uniform(math.log(low), math.log(high)))
                 else:
@@ -73,8 +76,8 @@ class Sweep:
                 # Four digits of the part in which the limits differ.
                 same = math.log10(max(abs(low), abs(high)) / (high - low))
                 short = float(f"{value:.{4 + max(0, math.floor(same))}g}")
-                is_whole = OPTIONS[name].kind is int
-                draw[name] = round(value) if is_whole else min(max(short, low), high)
+                found = round(value) if is_whole else short
+                draw[name] = min(max(found, limits["low"]), limits["high"])
             for values in itertools.product(*self.lists.values()):
                 yield {**draw, **dict(zip(self.lists, values, strict=True))}
 

@@ -18,6 +18,7 @@ from a3c.config import Config
 from a3c.errors import FatalError, reason_of
 from a3c.learn.agent import Agent
 from a3c.learn.games import EvaluationProcess
+from a3c.learn.returns import RETURN_STATISTICS_SIZE
 from a3c.process import process_records
 from a3c.process.console import count, format_mean
 from a3c.run import checkpoint, rows, rundir
@@ -70,6 +71,10 @@ def prepare(store: Store, config: Config, run: RunDir, agent: Agent) -> checkpoi
             note = ", a compact checkpoint: the optimizer's statistics start afresh"
         if {name: value.shape for name, value in values.items()} != wanted:
             raise FatalError(f"{path} holds other variables than this network needs")
+        theirs = manifest.config.get("learning", {}).get("gamma", config.learning.gamma)
+        if config.env.normalize_rewards and theirs != config.learning.gamma:
+            values[checkpoint.STATISTICS][-RETURN_STATISTICS_SIZE:] = 0.0
+            note += f"; statistics of returns start afresh, as gamma was {theirs}"
         store.initialize(values)
         log.info("restored the ps from %s, env step %d%s", path, step, note)
     if before is not None and before > step:

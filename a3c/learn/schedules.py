@@ -5,8 +5,6 @@ agree without communication, and a resumed run continues with the same values, u
 for longer: without `anneal_steps` the schedules then end later too.
 """
 
-import math
-import random
 from typing import NamedTuple
 
 import numpy as np
@@ -37,22 +35,8 @@ def after(config: Config, env_steps: int) -> Annealed:
 
     is_linear = learning.learning_rate_schedule == "linear"
     return Annealed(
-        between(initial_rate(config), learning.learning_rate_final if is_linear else None),
+        between(config.initial_learning_rate, learning.learning_rate_final if is_linear else None),
         between(learning.entropy_weight, learning.entropy_weight_final, "entropy_anneal"),
         between(learning.ratio_limit, learning.ratio_limit_final, "ratio_limit_anneal"),
         between(learning.epsilon_greedy, learning.epsilon_greedy_final, "epsilon_anneal"),
     )
-
-
-def initial_rate(config: Config) -> float:
-    """The learning rate at the start: as configured, or drawn once per run from its range.
-
-    The draw is log-uniform, as in the experiments of Mnih et al. 2016 (arXiv:1602.01783). It
-    depends only on the run's seed and the range, so all workers and a resumed run get the same.
-    """
-    if not config.learning.learning_rate_range:
-        return config.learning.learning_rate
-    low, high = config.learning.learning_rate_range
-    generator = random.Random(f"learning rate of run {config.run.seed}")
-    rate = math.exp(generator.uniform(math.log(low), math.log(high)))
-    return min(max(rate, low), high)  # exp(log(x)) may differ from x by a rounding error

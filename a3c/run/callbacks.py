@@ -15,6 +15,7 @@ from typing import Any
 from a3c.config import user_code
 from a3c.errors import UserError
 from a3c.process.process_records import has_loopback_only, read_json
+from a3c.run.rundir import RunDir, read_config
 
 log = logging.getLogger(__name__)
 
@@ -42,9 +43,15 @@ def find(name: str, **arguments: Any) -> Callable[..., Any]:
 
 
 def settings_of(run_dir: Path) -> Row:
-    """The settings of a run by name, from its config.json; empty if it was started by hand."""
+    """The settings of a run by name, from its config.json; empty if it was started by hand.
+
+    A learning rate that was drawn from a range is the one that the run has.
+    """
     tables = (read_json(dict, run_dir / "config.json") or {}).get("config", {})
-    return {name: value for values in tables.values() for name, value in values.items()}
+    found = {name: value for values in tables.values() for name, value in values.items()}
+    if found.get("learning_rate_range"):
+        found["learning_rate"] = read_config(RunDir(run_dir)).initial_learning_rate
+    return found
 
 
 class Callbacks:

@@ -50,10 +50,11 @@ class MLflow:
             self._run_id = file.read_text()
             client.update_run(self._run_id, "RUNNING")
         else:
-            found = client.get_experiment_by_name(self._experiment)
-            at = found.experiment_id if found else client.create_experiment(self._experiment)
-            self._run_id = client.create_run(at, run_name=run_dir.name).info.run_id
-            write_atomically(file, self._run_id)
+            if not self._run_id:
+                found = client.get_experiment_by_name(self._experiment)
+                at = found.experiment_id if found else client.create_experiment(self._experiment)
+                self._run_id = client.create_run(at, run_name=run_dir.name).info.run_id
             params = [Param(key, str(value)) for key, value in settings_of(run_dir).items()]
             client.log_batch(self._run_id, params=params)
+            write_atomically(file, self._run_id)  # not before: then the settings are sent again
         self._client = client

@@ -64,6 +64,7 @@ class TensorBoardSink:
             infos.append(api_pb2.HParamInfo(name=name, type=kind))
             if value is not None:
                 values[name] = plain(value) if kind == text else value
+        values["learning_rate"] = config.initial_learning_rate
         tags = ["cluster/mean_return_100", "cluster/episodes", "cluster/env_steps_per_s"]
         tags += ["episode/return", "episode/length"]
         tags += [f"info/{name}" for name in config.run.info_metrics]
