@@ -69,6 +69,13 @@ def test_numbers_are_those_of_the_steps_that_were_played(mode: AutoresetMode) ->
     assert not any(found.values())
 
 
+def test_the_info_of_the_next_game_is_not_that_of_the_last_step() -> None:
+    """ale-py resets in the step that ends a game, and gives no `final_info`."""
+    last = {"lives": np.array([5, 2]), "final_obs": np.zeros(2)}
+    done, played = np.array([True, False]), np.ones(2, bool)
+    assert [*info_numbers(last, "lives", done, played)] == [2]
+
+
 class Seen:
     made: list[Seen]
 

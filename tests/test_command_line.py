@@ -1,6 +1,7 @@
 """The layers of a configuration and the command line, as users meet them."""
 
 import json
+import re
 from pathlib import Path
 from typing import Any
 
@@ -99,6 +100,13 @@ def test_the_most_literal_pattern_picks_the_preset(presets: Path) -> None:
         (presets / f"{name}.toml").write_text(f"for_env_ids = {json.dumps(patterns)}\n[run]\n")
     chosen = {i: command_line.preset_for(i) for i in ("CartPole-v1", "CartPole-v0", "Foo", "foo")}
     assert chosen == {"CartPole-v1": "one", "CartPole-v0": "pole", "Foo": "pole", "foo": "any"}
+
+
+@pytest.mark.parametrize("given", ['"Mine-*"', "3", "[3]"])
+def test_patterns_that_are_no_list_are_refused(presets: Path, given: str) -> None:
+    (presets / "mine.toml").write_text(f"for_env_ids = {given}\n")
+    said = f"preset mine: for_env_ids = {re.escape(given)} is refused: give a list"
+    refused(said, command_line.preset_for, "Taxi-v3")
 
 
 def test_the_preset_goes_by_the_environment_asked_for(presets: Path, tmp_path: Path) -> None:

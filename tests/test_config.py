@@ -4,6 +4,7 @@ import json
 import math
 from typing import Any
 
+import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -182,6 +183,15 @@ def test_gradients_of_a_network_with_a_memory_are_no_older() -> None:
         made = config(workers=workers, **PONG, samples_per_step=128).for_recurrent()
         assert made.share == Share(max(1, 16 // workers), 128, max(1, 16 // workers))
         assert made.samples_per_step == max(128, workers * 128 // 4)
+
+
+def test_no_limit_of_a_decay_or_an_epsilon_is_1_or_0_in_float32() -> None:
+    for option in OPTIONS.values():
+        lowest, highest, _ = option.field.metadata["limits"]
+        if option.name.startswith(("adam_", "rmsprop_")) and option.name.endswith("epsilon"):
+            assert np.float32(lowest) > 0, option.name
+        elif option.name in ("adam_beta1", "adam_beta2", "rmsprop_alpha", "rmsprop_momentum"):
+            assert np.float32(highest) < 1, option.name
 
 
 def test_the_share_is_said_in_one_line() -> None:

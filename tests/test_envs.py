@@ -155,6 +155,11 @@ def test_a_users_environment_is_found_in_this_folder(here: Path) -> None:
     assert truncations(make("someones.world:Someones/World-v3"), 4) == [0, 1, 0, 1]
     Path("plot.py").touch()
     refused("a3c-cluster has a module plot too: rename yours", make, "plot:Mine-v0")
+    (here / "tests").mkdir()
+    refused("a3c-cluster has a module tests too: rename yours", make, "tests.mine:Mine-v0")
+    (here / "a3c" / "process").mkdir(parents=True)
+    (here / "a3c" / "process" / "environment.py").touch()  # in a clone they are ours
+    refused("importing tests.mine failed", make, "tests.mine:Mine-v0")
     refused("env_id", make, ".:Mine-v0")
     (here / "examples").mkdir()  # hides none of ours
     assert make("examples.memory:Memory-v0")

@@ -3,6 +3,7 @@
 A Keras model acts and learns as in Keras, and its weights have names that last.
 """
 
+import random
 import re
 import sys
 from pathlib import Path
@@ -120,6 +121,13 @@ def images(*_: Any) -> Any:
     x = keras.layers.Dropout(0.5)(keras.layers.LayerNormalization()(x))
     x = keras.layers.Flatten()(x)
     return keras.Model(pixels, [keras.layers.Dense(2)(x), keras.layers.Dense(1)(x)])
+
+
+def test_a_seed_for_keras_leaves_the_environments_their_noise() -> None:
+    before, numpys = random.getstate(), np.random.get_state(legacy=False)
+    model.build(SPACE, ACTIONS, CONFIG.network)
+    assert random.getstate() == before
+    np.testing.assert_equal(np.random.get_state(legacy=False), numpys)
 
 
 def test_a_model_acts_and_learns_as_in_keras() -> None:

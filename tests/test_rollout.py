@@ -223,6 +223,10 @@ def test_a_lost_life_ends_the_return_but_no_game_and_only_if_asked(mode: Autores
     assert rollout.episodes == [Episode(15.0, 4)]
     rollout = next(play([[TWO_LIVES]], mode, rollout_length=4))
     assert rollout.discounts[:, 0].tolist() == [GAMMA, GAMMA, GAMMA, 0.0]
+    if mode is not AutoresetMode.SAME_STEP:  # else the lives are those of the next game
+        cut = TWO_LIVES._replace(end="truncated")  # by a time limit, in the step of the last death
+        rollout = next(play([[cut]], mode, rollout_length=4, episodic_life=True))
+        assert rollout.rewards[:, 0].tolist() == [1.0, 2.0, 4.0, 8.0]
 
 
 @in_all_modes

@@ -123,6 +123,7 @@ def test_the_first_layer_of_each_trunk_is_found() -> None:
         "policy/weights": dense,
     }
     assert [*pictures.first_layers(two)] == ["policy_trunk/hidden1", "value_trunk/hidden1"]
+    assert [*pictures.first_layers({"dense/kernel": dense})] == ["dense"], "as Keras names it"
     assert pictures.first_layers({"odd": dense}) == {}
 
 

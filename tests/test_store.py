@@ -97,6 +97,18 @@ def test_no_worker_attaches_while_the_chief_initialises_again(stores: Pair) -> N
     assert (seen, worker.is_ready()) == ([False], True)
 
 
+def test_a_pull_reads_the_counts_before_the_weights(stores: Pair) -> None:
+    """Else the change of the weights would be divided by more steps than made it."""
+    counts, *weights = stores[0]._exchange._parts[0].pulled
+    for tensor in weights:
+        waiting, before = [tensor.op], set()
+        while waiting:
+            op = waiting.pop()
+            before.add(op)
+            waiting += [*(one.op for one in op.inputs), *op.control_inputs]
+        assert counts.op in before
+
+
 def test_a_snapshot_is_torn_by_no_more_than_it_says_and_a_push_a_worker() -> None:
     """With SGD and gradients of one every number on the ps is minus the pushes that it has seen."""
     settings = small_config(optimizer="sgd")

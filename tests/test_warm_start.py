@@ -11,7 +11,7 @@ import launch_cluster
 import worker
 from a3c.run import checkpoint
 from a3c.run.rows import read_rows
-from tests import Patch, ended
+from tests import Patch, ended, refused
 from tests.fake_runs import cartpole, configure, manifest_of
 from tests.runs import REPOSITORY, manifest, run
 from tests.snapshots import write_values
@@ -62,7 +62,13 @@ def test_shared_statistics_are_taken(tmp_path: Path, had: Any, wanted: Any, size
     np.testing.assert_array_equal(found["observation_statistics"], np.concatenate(expected))
 
 
-@pytest.mark.parametrize("other", [{"gamma": 0.5}, {"env_id": "CartPole-v1"}])
+@pytest.mark.parametrize(
+    "other",
+    [
+        *({"gamma": 0.5}, {"env_id": "CartPole-v1"}, {"env_kwargs": {"mode": 1}}),
+        *({"wrapper": [{"name": "mine:Times100"}]}, {"max_episode_steps": 9}),
+    ],
+)
 def test_statistics_of_other_returns_are_not_taken(tmp_path: Path, other: dict[str, Any]) -> None:
     there, here = configure(normalize_rewards=True), configure(normalize_rewards=True, **other)
     values = FRESH | {"observation_statistics": np.ones(3)}
@@ -80,6 +86,22 @@ def test_other_actions_get_a_new_policy_head(tmp_path: Path) -> None:
     assert not values["policy/biases"].any()
     assert values["hidden1/weights"].all()
     assert values["value/weights"].all()
+
+
+def test_the_same_actions_in_another_order_get_a_new_policy_head(tmp_path: Path) -> None:
+    there, here = configure(actions=[2, 3]), configure(actions=[3, 2])
+    source = write_values(tmp_path, {k: v + 1 for k, v in FRESH.items()}, manifest_of(there, 5))
+    for settings, is_same in ((there, True), (here, False)):
+        values, line = checkpoint.start_from(source, FRESH, SIZES, settings)
+        assert values["policy/weights"].any() == is_same
+        assert ("a new policy head" in line) != is_same
+
+
+def test_a_network_with_more_layers_is_another_one(tmp_path: Path) -> None:
+    values = FRESH | {"lstm/weights": np.ones((4, 4), np.float32), "global_step": np.int64(5)}
+    source = write_values(tmp_path, values, manifest_of(NORMALISED, 5))
+    said = "is of another network: it also has lstm/weights; give the network"
+    refused(said, checkpoint.start_from, source, FRESH, SIZES, NORMALISED)
 
 
 def test_a_run_that_starts_from_a_solved_one_is_solved_at_once(path: Path) -> None:

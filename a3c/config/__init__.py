@@ -166,10 +166,10 @@ class LearningConfig:
         "learning rate of value-only weights, as a multiple"
     )
     adam_beta1: float = option(0.9, (0.0, 0.999999))("Adam: decay of the mean")
-    adam_beta2: float = option(0.999, (0.0, 0.99999999))("Adam: decay of the mean square")
-    adam_epsilon: float = option(1e-5, positive_up_to=1.0)("Adam: epsilon")
-    rmsprop_alpha: float = option(0.99, (0.0, 0.99999999))("RMSProp: decay of the mean square")
-    rmsprop_epsilon: float = option(0.1, positive_up_to=10.0)("RMSProp: epsilon, inside the root")
+    adam_beta2: float = option(0.999, (0.0, 0.999999))("Adam: decay of the mean square")
+    adam_epsilon: float = option(1e-5, (1e-30, 1.0))("Adam: epsilon")
+    rmsprop_alpha: float = option(0.99, (0.0, 0.999999))("RMSProp: decay of the mean square")
+    rmsprop_epsilon: float = option(0.1, (1e-30, 10.0))("RMSProp: epsilon, inside the root")
     rmsprop_momentum: float = option(0.0, (0.0, 0.999999))("RMSProp: decay of the momentum")
     rmsprop_initial_mean_square: float = option(0.0, (0.0, 1e6))(
         "RMSProp: initial mean square of the gradients"

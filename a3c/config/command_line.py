@@ -177,7 +177,11 @@ def read_preset(name: str) -> Layer:
 
 
 def patterns(preset: str) -> list[str]:
-    return parse_file(PRESETS / f"{preset}.toml", f"preset {preset}").get("for_env_ids", [])
+    found = parse_file(PRESETS / f"{preset}.toml", f"preset {preset}").get("for_env_ids", [])
+    if not isinstance(found, list) or not all(isinstance(pattern, str) for pattern in found):
+        what = f"preset {preset}: for_env_ids = {json.dumps(found, default=str)} is refused"
+        raise UserError(f'{what}: give a list of ids or patterns, for example ["Mine-*"]')
+    return found
 
 
 def is_for_another_task(preset: str, env_id: str) -> bool:

@@ -71,10 +71,10 @@ def prepare(store: Store, config: Config, run: RunDir, agent: Agent) -> checkpoi
             note = ", a compact checkpoint: the optimizer's statistics start afresh"
         if {name: value.shape for name, value in values.items()} != wanted:
             raise FatalError(f"{path} holds other variables than this network needs")
-        theirs = manifest.config.get("learning", {}).get("gamma", config.learning.gamma)
-        if config.env.normalize_rewards and theirs != config.learning.gamma:
+        other = checkpoint.other_returns(manifest.config, config)
+        if config.env.normalize_rewards and other:
             values[checkpoint.STATISTICS][-RETURN_STATISTICS_SIZE:] = 0.0
-            note += f"; statistics of returns start afresh, as gamma was {theirs}"
+            note += f"; statistics of returns start afresh, because {', '.join(other)} changed"
         store.initialize(values)
         log.info("restored the ps from %s, env step %d%s", path, step, note)
     if before is not None and before > step:

@@ -2,6 +2,7 @@
 
 import dataclasses
 import inspect
+import random
 import re
 import sys
 from collections import Counter
@@ -36,10 +37,14 @@ def build(
     user_code.check_call(function, subject, "observation_space", "action_space", "config")
     if "keras" in sys.modules:  # Keras makes weights in the eager runtime
         start_eager_runtime()
+    # Only the weights shall depend on a seed that it sets, as `keras.utils.set_random_seed` does.
+    states = random.getstate(), np.random.get_state()
     with user_code.as_user_error(subject):
         network = function(observation_space, action_space, config)
         if hasattr(network, "stateless_call"):  # a Keras model
             network = of_keras(network, observation_space, action_space, config)
+    random.setstate(states[0])
+    np.random.set_state(states[1])
     remedy = "return a3c.net.network.Network(forward, policy) or a keras.Model"
     if not isinstance(network, Network):
         raise UserError(f"{subject} gave {kind_of(network)}: {remedy}")

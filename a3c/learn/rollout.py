@@ -125,10 +125,10 @@ def info_numbers(
     """The finite numbers called `name` in the info of a step; `a/b` is b in the table a.
 
     Environments that only reset in this step don't count. An environment that ended and was reset
-    in the same step has its numbers in `final_info`.
+    in the same step has its numbers in `final_info`; ale-py gives none for such a step.
     """
     *tables, key = name.split("/")
-    final = info.get("final_info")
+    final = info.get("final_info", {} if "final_obs" in info else None)
     places = [(info, played)] if final is None else [(final, done), (info, played & ~done)]
     for source, rows in places:
         for table in tables:
@@ -275,8 +275,9 @@ class Player:
             self._info.setdefault(name, []).extend(info_numbers(info, name, done, ~reset.dead))
         self._raw_rewards[t] = rewards
         lives = self._lives_left(info)  # a lost life ends the episode, for learning only
-        self._ends[t] = done | reset.dead | (lives < self._lives)
-        if np.count_nonzero(truncated) and (cut := truncated & ~terminated).any():
+        lost = lives < self._lives
+        self._ends[t] = done | reset.dead | lost
+        if np.count_nonzero(truncated) and (cut := truncated & ~terminated & ~lost).any():
             final = self._final(observations, info, cut)
             values = self._actor.value(final, action.state, np.zeros_like(cut))
             self._truncations.append((t, cut, values))

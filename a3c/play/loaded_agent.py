@@ -60,7 +60,7 @@ class Env(gymnasium.Env[Any, Any]):
         observations, rewards, terminated, truncated, info = self._envs.step(np.array([action]))
         rewards, _ = wrappers.raw(info, rewards, terminated)
         if (terminated[0] or truncated[0]) and "final_obs" in info:  # it was reset in this step
-            observations, info = info["final_obs"], info.get("final_info", info)
+            observations, info = info["final_obs"], info.get("final_info", {})
         ends = bool(terminated[0]), bool(truncated[0])
         return observations[0], float(rewards[0]), *ends, _of_first(info)
 

@@ -99,11 +99,11 @@ def first_layers(parameters: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
     trunks: dict[str, str] = {}  # parameters are in building order
     for name, values in parameters.items():
         layer, _, kind = name.rpartition("/")
-        if kind == "weights" and values.ndim in (2, 4):
-            trunks.setdefault(layer.rpartition("/")[0], layer)
-    inner = [layer for trunk, layer in trunks.items() if trunk.endswith("_trunk")]
+        if kind in ("weights", "kernel") and values.ndim in (2, 4):  # Keras has kernels
+            trunks.setdefault(layer.rpartition("/")[0], name)
+    inner = [name for trunk, name in trunks.items() if trunk.endswith("_trunk")]
     firsts = inner or list(trunks.values())[:1]
-    return {layer: parameters[f"{layer}/weights"] for layer in firsts}
+    return {name.rpartition("/")[0]: parameters[name] for name in firsts}
 
 
 def filters_figure(

@@ -24,7 +24,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from a3c.config import Config, RunConfig, identity
+from a3c.config import Config, RunConfig, identity, to_dict
 from a3c.errors import UserError, reason_of
 from a3c.process.process_records import from_json, sync_directory, write_json
 
@@ -305,24 +305,27 @@ def start_from(
     import numpy as np
 
     try:
-        values, sections = load_variables(source), read_manifest(source).config.values()
+        values, tables = load_variables(source), read_manifest(source).config
     except DamagedCheckpointError as error:
         raise UserError(f"--start-from {source} can't be read ({error}): give another") from None
     shapes = {name: value.shape for name, value in fresh.items()}
     trunk = {name: shape for name, shape in shapes.items() if not name.startswith("policy/")}
-    if wrong := shape_mismatch(values, trunk):
+    heads_and_counts = ("policy/", "global_step", "num_updates", STATISTICS, "advantage_moments")
+    more = (name for name in values if name not in shapes and not is_of_optimizer(name))
+    extra = [name for name in more if not name.startswith(heads_and_counts)]
+    if wrong := shape_mismatch(values, trunk) or (f"it also has {extra[0]}" if extra else ""):
         what = f"--start-from {source} is of another network: {wrong}"
         raise UserError(f"{what}; give the network and observations that it was trained with")
-    is_same_head = not shape_mismatch(values, shapes)
+    theirs, ours = _by_name(tables), _by_name(to_dict(config))
+    has_same_actions = theirs.get("actions", ours["actions"]) == ours["actions"]
+    is_same_head = has_same_actions and not shape_mismatch(values, shapes)
     found = dict(fresh) | {name: values[name] for name in (shapes if is_same_head else trunk)}
-    theirs = {k: v for part in sections if isinstance(part, dict) for k, v in part.items()}
-    ours = vars(config.env) | vars(config.network) | vars(config.learning)
     kept = [name for name in sizes if theirs.get(name)]
     known: dict[str, np.ndarray] = {}
     if not shape_mismatch(values, {STATISTICS: (sum(sizes[name] for name in kept),)}):
         ends = np.cumsum([sizes[name] for name in kept])
         known = dict(zip(kept, np.split(values[STATISTICS], ends), strict=False))
-    if any(theirs.get(name) != ours[name] for name in ("env_id", "gamma")):
+    if other_returns(tables, config):
         known.pop("normalize_rewards", None)  # sums of other returns, which would stay in them
     if parts := [
         known.get(name, np.zeros(sizes[name])) for name in sizes if getattr(config.env, name)
@@ -339,6 +342,19 @@ def start_from(
     ]
     differs = f"; they were trained with {'; '.join(other)}" if other else ""
     return found, f"starting from the weights of {source}{new}{differs}"
+
+
+def _by_name(tables: Mapping[str, Any]) -> dict[str, Any]:
+    """The settings in the tables of a configuration."""
+    parts = [part for part in tables.values() if isinstance(part, dict)]
+    return {name: value for part in parts for name, value in part.items()}
+
+
+def other_returns(tables: Mapping[str, Any], config: Config) -> list[str]:
+    """The settings that change the returns of a game and differ from those of a manifest."""
+    theirs, ours = _by_name(tables), _by_name(to_dict(config))
+    names = ("env_id", "env_kwargs", "wrapper", "frame_skip", "episodic_life", "max_episode_steps")
+    return [name for name in (*names, "gamma") if theirs.get(name, ours[name]) != ours[name]]
 
 
 def by_step(root: Path) -> dict[int, Path]:

@@ -180,12 +180,12 @@ class Exchange:
                     stepped = tf.constant(1, tf.int64)
                 counters = [self._count(header, stepped)] if ps == 0 else []
             held_here = [self._parameters[shard.name] for shard in shards]
-            pulled = [tf.cast(v.read_value(), self._wire_dtype) for v in held_here]
+            counted = [self._counters(tf.constant(0, tf.int64))] if ps == 0 else []
+            with tf.control_dependencies(counted):  # the counts must not be newer than the weights
+                pulled = [tf.cast(v.read_value(), self._wire_dtype) for v in held_here]
             with tf.control_dependencies([stepped]):
                 read = [tf.cast(v.read_value(), self._wire_dtype) for v in held_here]
-            if ps == 0:
-                pulled.insert(0, self._counters(tf.constant(0, tf.int64)))
-        return _Part(shards, [header, *fed], [*counters, *read], pulled)
+        return _Part(shards, [header, *fed], [*counters, *read], [*counted, *pulled])
 
     def _build_gathered(self, ps: int, gradients: Mapping[Shard, Any], header: Any) -> list[Any]:
         """Add this push to the gathered gradients, and make a step if that is enough.
