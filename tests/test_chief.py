@@ -194,6 +194,21 @@ def test_games_in_play_at_the_end_make_its_reason(
     assert "the run ends when the 20 games that may solve it have been played" in caplog.text
 
 
+def test_a_chief_that_waits_for_games_goes_on_saving(tmp_path: Path) -> None:
+    store, games, left = ReportingStore(), played(), [True] * 3
+    chief = chief_of(store, tmp_path, games, evaluation_episodes=7, checkpoint_interval_s=0.1)
+    tick(chief, *[51.0] * 100)
+
+    def go_on_a_while() -> bool:
+        time.sleep(0.15)
+        store.step += 100  # the others train on
+        return bool(left and left.pop())
+
+    chief.end_run("max_wall_time", go_on_a_while)
+    steps = checkpoint.by_step(tmp_path / "checkpoints")
+    assert len(steps) >= 3
+
+
 def test_games_that_can_not_be_played_solve_nothing(tmp_path: Path, caplog: Log) -> None:
     chief = chief_of(ReportingStore(), tmp_path, played({"error": "ValueError: no such game"}))
     tick(chief, *[51.0] * 100)

@@ -115,6 +115,17 @@ def test_a_worker_ends_after_the_chief(tmp_path: Path, monkeypatch: Patch) -> No
     assert [r.state for r in process_records.read_records(run.path)] == ["done", "stopped"]
 
 
+def test_a_run_is_over_when_the_chief_says_so_where_its_record_is(tmp_path: Path) -> None:
+    """As in compose: after a full disk at the end the ps is done, but the chief has failed."""
+    made = cartpole(tmp_path)
+    made.process("ps-0", state="done")
+    assert keep._is_over(made.run, ["ps-0"]), "the chief is on another host"
+    made.process("worker-0", state="failed")
+    assert not keep._is_over(made.run, ["ps-0"])
+    made.process("worker-0", state="done")
+    assert keep._is_over(made.run, ["ps-0"])
+
+
 def test_status_and_stop_know_what_is_kept_on_other_hosts(tmp_path: Path) -> None:
     made, said = cartpole(tmp_path, workers=2, trusted_network=True), []
     hosts = ["10.0.0.1:2222"], ["10.0.0.2:2222", "10.0.0.3:2222"]

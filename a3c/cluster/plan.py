@@ -149,8 +149,9 @@ def make(
         games = str(max(1, config.run.evaluation_episodes))
         script = (str(REPOSITORY / "evaluate.py"), str(run.path), "--follow", "--episodes", games)
         argv = (python, *script, *(["--watch"] if config.run.render else []))
-        log = str(run.log(topology.EVALUATOR))
-        processes.append(Process(topology.EVALUATOR, "evaluator", 0, "", argv, environment, log))
+        log, name = str(run.log(topology.EVALUATOR)), topology.EVALUATOR
+        player = Process(name, "evaluator", 0, "", argv, environment, log)
+        processes.append(replace(player, heartbeat_timeout_s=config.cluster.worker_timeout_s))
     if board is not None:
         host, port = board
         name, address = "tensorboard-0", f"{LOOPBACK}:{port}"

@@ -27,7 +27,7 @@ from a3c.cluster import plan as planning
 from a3c.cluster import which_task
 from a3c.cluster.hostfile import BASE_PORT
 from a3c.cluster.plan import Plan
-from a3c.cluster.topology import CHIEF
+from a3c.cluster.topology import CHIEF, EVALUATOR
 from a3c.config import Config, EnvConfig, command_line
 from a3c.config.options import validate
 from a3c.errors import EXIT_OK, UserError
@@ -84,7 +84,7 @@ def keep(arguments: Sequence[str], prog: str, check: Callable[[EnvConfig], objec
     elif not chosen.resume and _is_over(run, names):
         log.info("%s is over: give --resume to go on with it, or another --run-dir", run.name)
     else:
-        if CHIEF in names:
+        if CHIEF in names or chosen.cluster == "slurm":  # a task that waits would keep the job
             check(config.env)
         code = _keep(mine, planned, config, chosen)
         if code != EXIT_OK:
@@ -135,7 +135,9 @@ def _is_over(run: RunDir, names: Sequence[str]) -> bool:
     """Whether the run is over, as far as this host knows; the chief also needs its summary."""
     if CHIEF in names:
         return _is_done(run, CHIEF) and run.summary.exists()
-    return any(_is_done(run, name) for name in (*names, CHIEF))
+    if process_records.read_record(run.record(CHIEF)):  # else it is on another host
+        return _is_done(run, CHIEF)
+    return any(_is_done(run, name) for name in names)
 
 
 def _is_done(run: RunDir, name: str) -> bool:
@@ -163,6 +165,9 @@ def _keep(mine: list[Process], planned: Plan, config: Config, chosen: argparse.N
             planned.save(run)
             log.info("%s", run_summary.opening(run, config, chosen.preset, planned).splitlines()[0])
             log.info("%s", run_summary.sharing(config))
+            if config.run.patience and EVALUATOR not in [process.name for process in mine]:
+                wanted = f"start `keep {EVALUATOR}` on this directory if nothing else does"
+                log.info("--patience counts the scores of %s: %s", EVALUATOR, wanted)
             outcome = PartSupervisor(mine, run, interruption).run()
         return run_summary.conclude(run, config, outcome, interruption)
 

@@ -321,6 +321,8 @@ class Chief:
             games = count(self._config.run.evaluation_episodes, "game")
             log.info("the run ends when the %s that may solve it have been played", games)
         while self._candidate is not None and go_on():
+            if time.monotonic() - self._saved >= self._config.run.checkpoint_interval_s:
+                self.save("interval")  # the others train on
             if self._is_solved():
                 reason = "solved"
         self.cancel_evaluation()
