@@ -1,6 +1,7 @@
 """Processes on other hosts, with an ssh that stays on this machine: a keeper, a connection."""
 
 import os
+import resource
 import signal
 import socket
 import subprocess
@@ -244,12 +245,12 @@ def test_metrics_that_a_full_disk_did_not_take_are_copied_later(far: Far) -> Non
     far.at_work()
     here, there = far.run.metrics("worker-1"), far.there.metrics("worker-1")
     wait_until(lambda: here.exists() and here.stat().st_size, "metrics here")
-    aside = here.parent.rename(far.run.path / "aside")
-    here.parent.touch()  # so nothing can be written into this folder
+    limits = resource.prlimit(follower.pid, resource.RLIMIT_FSIZE)
+    resource.prlimit(follower.pid, resource.RLIMIT_FSIZE, (0, limits[1]))  # as on a full disk
     before = there.stat().st_size
-    wait_until(lambda: there.stat().st_size > before + 600, "more metrics there")
-    here.parent.unlink()
-    aside.rename(here.parent)
+    wait_until(lambda: there.stat().st_size > before + 300, "more metrics there")
+    assert here.stat().st_size <= before
+    resource.prlimit(follower.pid, resource.RLIMIT_FSIZE, limits)
     wait_until(lambda: here.stat().st_size > before + 600, "the same here")
     (far.there.path / "leave").write_text("0")
     assert follower.wait(timeout=60) == 0
