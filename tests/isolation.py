@@ -5,6 +5,7 @@ import glob
 import os
 import socket
 import sys
+import time
 from pathlib import Path
 
 import psutil
@@ -15,6 +16,7 @@ from a3c.process import process_records
 from a3c.process.process_records import ProcessRecord
 from a3c.run.rundir import REPOSITORY, RunDir
 from a3c.watch import status
+from tests import not_none
 from tests.runs import call, wait_until
 
 CONNECT_INSIDE = """
@@ -64,14 +66,25 @@ def network_of(pid: int, kind: str = "net") -> str:
     return str(Path(f"/proc/{pid}/ns/{kind}").readlink())
 
 
-def networks_in_use() -> set[str]:
-    """The networks that any process is in, or holds a descriptor of."""
+def users_of(network: str) -> set[int]:
+    """The processes that are in a network, or hold a descriptor of it."""
     found = set()
     for place in ("ns/net", "fd/*"):
         for link in glob.iglob(f"/proc/[0-9]*/{place}"):  # noqa: PTH207 - Path.glob raises
             with contextlib.suppress(OSError):  # it has ended since
-                found.add(str(Path(link).readlink()))
+                if str(Path(link).readlink()) == network:
+                    found.add(int(link.split("/")[2]))
     return found
+
+
+def has_started(pid: int, before: float) -> bool:
+    """Whether a process lives that has started before a time of the clock."""
+    seen = process_records.identify(pid)
+    if seen is None:
+        return False
+    ticks = int(not_none(seen.birth).rpartition("/")[2])
+    age_s = time.clock_gettime(time.CLOCK_BOOTTIME) - ticks / os.sysconf("SC_CLK_TCK")
+    return time.time() - age_s < before
 
 
 def record_of(path: Path, name: str) -> ProcessRecord:
@@ -101,5 +114,15 @@ def assert_cut_off(path: Path) -> str:
     return networks.pop()
 
 
-def assert_vanishes(network: str) -> None:
-    wait_until(lambda: network not in networks_in_use(), "the end of the network", 20)
+def assert_vanishes(network: str, path: Path) -> None:
+    """Assert that the network of a run that has ended goes with its processes.
+
+    The kernel gives its number to the next network, such as that of another test's run. Whoever has
+    started since the run's end is in that one.
+    """
+    end = max(record.stat().st_mtime for record in (path / "processes").glob("*.json"))
+    wait_until(
+        lambda: not any(has_started(pid, end) for pid in users_of(network)),
+        "the end of the network",
+        20,
+    )

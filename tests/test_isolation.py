@@ -27,7 +27,7 @@ def test_an_ordinary_user_trains_in_isolation(path: Path, monkeypatch: Patch) ->
     assert "not isolated" not in said
     runs.assert_private(path)
     assert runs.everything_ended(path)
-    isolation.assert_vanishes(network)
+    isolation.assert_vanishes(network, path)
 
 
 def test_without_isolation_launcher_and_status_say_who_can_get_in(path: Path) -> None:

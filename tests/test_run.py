@@ -196,7 +196,7 @@ def test_killing_the_launcher_of_child_mode_ends_everything_in_order(path: Path)
         process.kill()
         runs.wait_until_stopped(path)
     if not NO_NAMESPACE:
-        assert_vanishes(network)
+        assert_vanishes(network, path)
 
 
 @pytest.mark.parametrize("closed", [True, False])

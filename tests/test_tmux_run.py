@@ -204,7 +204,7 @@ def test_workers_come_go_and_restart_in_panes_and_in_the_runs_private_network(tm
 
     tmux.launch("stop", "run", check=True)
     wait_until(lambda: everything_ended(path), "the end")
-    assert_vanishes(network)
+    assert_vanishes(network, path)
     assert tmux.launch("add", "--run", "run").returncode == 2
 
 
