@@ -29,6 +29,16 @@ signal.signal(signal.SIGHUP, signal.SIG_DFL)
 signal.signal(signal.SIGTERM, signal.default_int_handler)
 
 
+@pytest.fixture(autouse=True)
+def same_signals() -> Iterator[None]:
+    """Undo what programs that are called in this process, such as `evaluate.main`, set."""
+    numbers = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+    before = {number: signal.getsignal(number) for number in numbers}
+    yield
+    for number, handler in before.items():
+        signal.signal(number, handler)
+
+
 @pytest.fixture
 def here(tmp_path: Path, monkeypatch: Patch) -> Path:
     """The current folder, which is empty."""

@@ -242,6 +242,7 @@ def test_an_interrupted_race_changes_no_results(
     racing.save_curve()
     kept = race.curve_path(tmp_path / "race.csv", OURS, 2)
     kept.write_text("a finished race's")
+    monkeypatch.setattr(machine, "end_on_signals", lambda: None)  # its handlers would stay
     monkeypatch.setattr(race, "race", mock.Mock(side_effect=KeyboardInterrupt))
     flags = ["race", "--only", OURS, "--seed", "2", "--output", str(tmp_path / "race.csv")]
     monkeypatch.setattr(sys, "argv", flags)
