@@ -22,7 +22,7 @@ from a3c.process.process_records import ProcessRecord
 from a3c.run.rundir import RunDir
 from tests import Log, Patch, not_none
 from tests.full_disks import little_room
-from tests.runs import a_process, children, everything_ended, wait_until
+from tests.runs import a_process, children, everything_ended, pid_of, wait_until
 
 QUICK = Limits(max_crashes=3, first_delay_s=0.05, longest_delay_s=0.1)
 NAME = "tensorboard-0"
@@ -239,7 +239,7 @@ def test_keepers_of_a_deleted_run_directory_are_still_supervised(run: RunDir) ->
     keepers = module.ChildKeepers(run, planned.processes)
     recorded = module.RecordedKeepers(run, lambda *_: None)
     for name in TRIO:
-        wait_until(lambda: process_records.is_kept(run.record(name)), name)  # noqa: B023
+        wait_until(lambda: pid_of(run, name), name)  # noqa: B023 - after it nothing is written
         assert recorded.look(name) == (None, False)
     shutil.rmtree(run.path / "processes")
     recorded._began_at -= 60.0
