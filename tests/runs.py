@@ -166,14 +166,21 @@ def is_gone(pid: int) -> bool:
         return True
 
 
+def kill_children(parent: psutil.Process) -> None:
+    with contextlib.suppress(psutil.NoSuchProcess):
+        for child in parent.children(recursive=True):
+            child.kill()
+
+
 def assert_ends_with_its_family(
     command: Sequence[str], number: signal.Signals, size: int = 3, **settings: Any
 ) -> None:
     """Assert that a signal ends a program, with its code, and all processes that it has started."""
     quiet: dict[str, Any] = {"cwd": REPOSITORY, "stdout": subprocess.DEVNULL}
     quiet["stderr"] = subprocess.DEVNULL
-    with subprocess.Popen(command, **{**quiet, **settings}) as process:
+    with started(command, **{**quiet, **settings}) as (process,), contextlib.ExitStack() as stack:
         family = psutil.Process(process.pid)
+        stack.callback(kill_children, family)  # if it doesn't end by the signal
         wait_until(lambda: len(family.children(recursive=True)) >= size, f"{size} processes")
         left = family.children(recursive=True)
         process.send_signal(number)
