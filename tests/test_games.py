@@ -86,12 +86,17 @@ def test_the_games_end_with_a_chief_that_is_killed(tmp_path: Path) -> None:
     """Nothing else would end them: their session is not the chief's."""
     chief = os.fork()
     if chief == 0:
-        games = EvaluationProcess(play)
-        games.start(CHECKPOINT, 4)
-        (tmp_path / "pid").write_text(f"{games._pid} ")
-        time.sleep(600)
+        try:
+            games = EvaluationProcess(play)
+            games.start(CHECKPOINT, 4)
+            (tmp_path / "pid").write_text(f"{games._pid} ")
+            time.sleep(600)
+        finally:
+            os._exit(1)  # else a second pytest would go on from here
     pid = tmp_path / "pid"
-    server, player = forks(int(wait_until(lambda: pid.exists() and pid.read_text(), "it")))
-    os.kill(chief, signal.SIGKILL)
-    os.waitpid(chief, 0)
+    try:
+        server, player = forks(int(wait_until(lambda: pid.exists() and pid.read_text(), "it")))
+    finally:
+        os.kill(chief, signal.SIGKILL)
+        os.waitpid(chief, 0)
     wait_until(lambda: is_gone(server.pid) and is_gone(player.pid), "the end of the games")

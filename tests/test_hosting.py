@@ -79,11 +79,13 @@ class Far:
         self.plan = Plan(str(self.run.path), (ps, worker), hosts=(host,))
         self.plan.save(self.run)
         self.said = tmp_path / "said"
+        self.followers: list[subprocess.Popen[bytes]] = []
 
     def follow(self) -> subprocess.Popen[bytes]:
         with self.said.open("ab") as said:
             command = [sys.executable, "-c", FOLLOW, str(self.run.path), "worker-1"]
-            return subprocess.Popen(command, stdout=said, stderr=said)
+            self.followers.append(subprocess.Popen(command, stdout=said, stderr=said))
+        return self.followers[-1]
 
     def record(self) -> ProcessRecord | None:
         """The record over there, while its process lives."""
@@ -109,6 +111,9 @@ class Far:
 def far(tmp_path: Path, monkeypatch: Patch) -> Iterator[Far]:
     made = Far(tmp_path, monkeypatch)
     yield made
+    for follower in made.followers:  # one that is cut off would try again for ever
+        follower.kill()
+        follower.wait()
     records = process_records.read_records(made.there.path)
     for record in records:
         process_records.terminate(record, now=True)

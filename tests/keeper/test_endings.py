@@ -1,5 +1,6 @@
 """Which ended processes a keeper starts again, which it ends, and what ends together with it."""
 
+import contextlib
 import dataclasses
 import os
 import re
@@ -262,9 +263,14 @@ def test_a_killed_keeper_takes_its_process_along(start: Start, means: str) -> No
 
 def test_a_paused_guardian_does_not_keep_its_keeper(start: Start) -> None:
     kept = start(f"{BEAT}; exec sleep 1000")
-    os.kill(kept.guardian(), signal.SIGSTOP)
+    guardian = psutil.Process(kept.guardian())
+    guardian.suspend()
     kept.process.terminate()
-    assert kept.ended().state == "stopped"
+    try:
+        assert kept.ended().state == "stopped"
+    finally:
+        with contextlib.suppress(psutil.NoSuchProcess):
+            guardian.kill()  # else it would stay, as it reads nothing
 
 
 def test_a_parent_that_is_gone_already_ends_the_keeper(start: Start) -> None:
