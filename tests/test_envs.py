@@ -156,6 +156,7 @@ def test_a_users_environment_is_found_in_this_folder(here: Path) -> None:
     Path("plot.py").touch()
     refused("a3c-cluster has a module plot too: rename yours", make, "plot:Mine-v0")
     (here / "tests").mkdir()
+    (here / "tests" / "mine.py").touch()
     refused("a3c-cluster has a module tests too: rename yours", make, "tests.mine:Mine-v0")
     (here / "a3c" / "process").mkdir(parents=True)
     (here / "a3c" / "process" / "environment.py").touch()  # in a clone they are ours
