@@ -25,8 +25,10 @@ _LIBRARIES = (
     REPOSITORY / "a3c",
 )
 # Modules beside the scripts, which are found before those in the current folder.
-_OURS = {"a3c", "benchmarks", "envs", "evaluate", "examples", "launch_cluster", "model", "plot"}
-_OURS |= {"tests", "worker"}
+_OURS = {
+    *("a3c", "benchmarks", "envs", "evaluate", "examples", "launch_cluster", "model", "plot"),
+    *("tests", "worker"),
+}
 _MAX_CHARS = 400  # TensorFlow's messages can be pages long
 
 
