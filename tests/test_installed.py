@@ -13,6 +13,7 @@ import pytest
 import yaml
 
 import a3c
+from tests import Patch
 from tests.runs import REPOSITORY, call
 
 
@@ -58,6 +59,18 @@ def test_the_installed_commands_train_show_and_evaluate(installed: Path, tmp_pat
     assert said(installed, tmp_path, "a3c-plot", "--help")[1].startswith("usage: a3c-plot ")
     refused = said(installed, tmp_path, "a3c-evaluate", "nothing")
     assert refused[1].startswith("a3c-evaluate: no run or checkpoint 'nothing'")
+
+
+def test_an_own_envs_py_in_the_path_is_not_ours(
+    installed: Path, tmp_path: Path, monkeypatch: Patch
+) -> None:
+    (tmp_path / "envs.py").touch()
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path))
+    flags = ("--mode", "child", "--env-id", "CartPole-v1", "--dry-run")
+    code, out = said(installed, tmp_path, "a3c", *flags)
+    assert (code, "Traceback" in out) == (0, False), out
+    code, out = said(installed, tmp_path, "a3c-evaluate", "zoo/cartpole", "--episodes", "1")
+    assert (code, "CartPole-v1 after" in out) == (0, True), out
 
 
 def test_a_mode_that_needs_a_clone_is_refused(installed: Path, tmp_path: Path) -> None:
