@@ -30,9 +30,9 @@ from a3c.errors import EXIT_OK, A3CError, PlayError, UserError
 from a3c.play.locate import Source, find_checkpoint
 from a3c.play.window import Window, missing_display
 from a3c.process import console, process_records
-from a3c.process.environment import REPOSITORY, adopt_environment
+from a3c.process.environment import adopt_environment
 from a3c.process.heartbeat import Heartbeat
-from a3c.process.signals import Leaving, leave_on_signals, leave_soon
+from a3c.process.signals import Leaving, leave_on_signals, run_command
 from a3c.process.startup import import_tensorflow, start_in_order
 from a3c.run import rundir
 from a3c.run.rundir import RunDir
@@ -279,8 +279,7 @@ def report(
 
 def command() -> int:
     """The entry point of the installed command `a3c-evaluate`."""
-    sys.path.insert(0, str(REPOSITORY))  # PYTHONPATH may have an envs.py or model.py of the user's
-    return leave_soon(main())
+    return run_command(main)
 
 
 if __name__ == "__main__":

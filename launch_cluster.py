@@ -27,8 +27,7 @@ from a3c.launch import catalogue, hosts, keep, preflight, run_summary, sweep, ve
 from a3c.launch.supervisor import ChildKeepers, Interruption
 from a3c.play import locate
 from a3c.process import console
-from a3c.process.environment import REPOSITORY
-from a3c.process.signals import leave_soon, undo_changes
+from a3c.process.signals import run_command, undo_changes
 from a3c.run import callbacks, checkpoint, rundir
 from a3c.run.rundir import RunDir
 
@@ -337,8 +336,7 @@ def _wants_tmux(chosen: argparse.Namespace, planned: plan.Plan, run: RunDir) -> 
 
 def command() -> int:
     """The entry point of the installed command `a3c`."""
-    sys.path.insert(0, str(REPOSITORY))  # PYTHONPATH may have an envs.py or model.py of the user's
-    return leave_soon(main())
+    return run_command(main)
 
 
 if __name__ == "__main__":

@@ -15,8 +15,8 @@ from a3c.config.command_line import Parser, parse_path
 from a3c.errors import EXIT_OK, A3CError, UserError
 from a3c.play.locate import find_checkpoint
 from a3c.process import console
-from a3c.process.environment import REPOSITORY, adopt_environment
-from a3c.process.signals import leave_soon
+from a3c.process.environment import adopt_environment
+from a3c.process.signals import run_command
 from a3c.process.startup import import_tensorflow
 
 PROG = console.program("plot.py")
@@ -137,8 +137,7 @@ def draw_network(arguments: argparse.Namespace, names: Sequence[str]) -> Iterato
 
 def command() -> int:
     """The entry point of the installed command `a3c-plot`."""
-    sys.path.insert(0, str(REPOSITORY))  # PYTHONPATH may have an envs.py or model.py of the user's
-    return leave_soon(main())
+    return run_command(main)
 
 
 if __name__ == "__main__":

@@ -155,17 +155,17 @@ class RacingProgram:
     def row(self) -> Row:
         """Its result so far, in its own running time."""
         one, arguments = self._contestant, self._arguments
+        own = self._rows()
+        wall_s, env_steps, games, mean = own[-1] if own else (0.0, 0, 0, "")
+        mean = float("nan" if mean == "" else mean)
         if one.program:
             versions, settings = f"benchmarks/peers/{one.venv}.txt", self._settings
+            solved = mean >= arguments.goal and int(games) >= WINDOW
         else:
             versions = our_versions(self._run) if self._run.config.exists() else ""
             flags = [*one.flags, *arguments.flags]
             settings = {"preset": arguments.game, "workers": arguments.workers, "flags": flags}
-        own = self._rows()
-        wall_s, env_steps, games, mean = own[-1] if own else (0.0, 0, 0, "")
-        mean = float("nan" if mean == "" else mean)
-        solved = mean >= arguments.goal and int(games) >= WINDOW
-        if not one.program:  # its last row holds some games more than those that solved it
+            # Its last row holds some games more than those that solved it.
             solved = (read_json(dict, self._run.summary) or {}).get("solved", False)
         note = "solved" if solved else "not solved by then"
         if self.ended and not solved:

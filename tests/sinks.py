@@ -83,7 +83,21 @@ def test_wandb_gets_the_rows_of_all_starts_in_one_run(run_dir: Path, monkeypatch
 
 
 @pytest.mark.filterwarnings("ignore::DeprecationWarning")  # of its own libraries
-def test_mlflow_gets_the_rows_of_all_starts_in_one_run(run_dir: Path, monkeypatch: Patch) -> None:
+def test_mlflow_gets_the_rows_of_all_starts_in_one_run(run_dir: Path) -> None:
+    two_lives(run_dir, name="a3c.run.mlflow:MLflow", experiment="mine")
+    client, run = mlflow_run(run_dir)
+    assert (run.info.run_name, run.info.status) == ("pong-1", "FINISHED")
+    assert (run.data.params["gamma"], run.data.params["stop_at_return"]) == ("0.9", "18.0")
+    assert run.data.params["learning_rate"] == "0.25"
+    assert "loss/value" not in run.data.metrics
+    history = client.get_metric_history(run.info.run_id, "loss/total")
+    assert [(row.step, row.value) for row in history] == [(100, 12.5), (200, 25.0), (150, 18.75)]
+
+
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")
+def test_mlflow_gets_the_settings_although_it_failed_at_first(
+    run_dir: Path, monkeypatch: Patch
+) -> None:
     log_batch, refused = MlflowClient.log_batch, list[Any]()
 
     def flaky(*arguments: Any, **batch: Any) -> None:
@@ -94,11 +108,14 @@ def test_mlflow_gets_the_rows_of_all_starts_in_one_run(run_dir: Path, monkeypatc
 
     monkeypatch.setattr(MlflowClient, "log_batch", flaky)
     two_lives(run_dir, name="a3c.run.mlflow:MLflow", experiment="mine")
+    _, run = mlflow_run(run_dir)
+    assert refused
+    assert run.data.params["gamma"] == "0.9"
+
+
+def mlflow_run(run_dir: Path) -> tuple[MlflowClient, Any]:
+    """The only run of the experiment."""
     client = MlflowClient(f"sqlite:///{run_dir}/mlflow.db")
     at = not_none(client.get_experiment_by_name("mine"))
     (run,) = client.search_runs([at.experiment_id], run_view_type=ViewType.ALL)
-    assert (run.info.run_name, run.info.status) == ("pong-1", "FINISHED")
-    assert (run.data.params["gamma"], run.data.params["stop_at_return"]) == ("0.9", "18.0")
-    assert "loss/value" not in run.data.metrics
-    history = client.get_metric_history(run.info.run_id, "loss/total")
-    assert [(row.step, row.value) for row in history] == [(200, 25.0), (150, 18.75)]
+    return client, run

@@ -149,9 +149,9 @@ def make(
         games = str(max(1, config.run.evaluation_episodes))
         script = (str(REPOSITORY / "evaluate.py"), str(run.path), "--follow", "--episodes", games)
         argv = (python, *script, *(["--watch"] if config.run.render else []))
-        log, name = str(run.log(topology.EVALUATOR)), topology.EVALUATOR
-        player = Process(name, "evaluator", 0, "", argv, environment, log)
-        processes.append(replace(player, heartbeat_timeout_s=config.cluster.worker_timeout_s))
+        log, limit_s = str(run.log(topology.EVALUATOR)), config.cluster.worker_timeout_s
+        player = (topology.EVALUATOR, "evaluator", 0, "", argv, environment, log)
+        processes.append(Process(*player, heartbeat_timeout_s=limit_s))
     if board is not None:
         host, port = board
         name, address = "tensorboard-0", f"{LOOPBACK}:{port}"

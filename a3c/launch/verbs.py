@@ -109,12 +109,12 @@ def stop(arguments: argparse.Namespace) -> None:
     rundir.refuse_copy(found)
     records = process_records.read_records(found.path)
     alive = list(filter(process_records.keeper_lives, records))
-    if launcher := process_records.read_json(Identity, found.path / rundir.LOCK):
-        process_records.signal_process(launcher, signal.SIGCONT, "the launcher")  # after Ctrl-Z
-    if not alive and rundir.is_held(found.path):
+    if alive:
+        _signal_launcher(found, signal.SIGCONT)  # Ctrl-Z may have paused it
+    elif rundir.is_held(found.path):
         _refuse_remote("stop", records)
         _end_launcher(found)
-    elif not alive:
+    else:
         ended = near_end.end_remote(found, now=arguments.now)
         if not ended:
             _refuse_remote("stop", records)
@@ -145,9 +145,8 @@ def stop(arguments: argparse.Namespace) -> None:
 
 def _end_launcher(run: RunDir) -> None:
     """End the launcher of a run that has no processes yet, or that plays its last evaluation."""
-    launcher: Identity | None = process_records.read_json(Identity, run.path / rundir.LOCK)
-    what = f"the launcher of {run.name}"
-    if launcher is None or not process_records.signal_process(launcher, signal.SIGTERM, what):
+    launcher, what = _signal_launcher(run, signal.SIGTERM), f"the launcher of {run.name}"
+    if launcher is None:
         if rundir.is_held(run.path):
             raise UserError(f"{what} can't be ended from here: give `stop` where it runs")
         return  # it has ended since
@@ -156,6 +155,14 @@ def _end_launcher(run: RunDir) -> None:
         if time.monotonic() >= deadline:
             raise UserError(f"{what}, pid {launcher.pid}, did not end: end it yourself")
         time.sleep(0.05)
+
+
+def _signal_launcher(run: RunDir, signum: signal.Signals) -> Identity | None:
+    """Signal the launcher of a run; returns it, or None if it isn't running here."""
+    launcher: Identity | None = process_records.read_json(Identity, run.path / rundir.LOCK)
+    what = f"the launcher of {run.name}"
+    is_here = launcher and process_records.signal_process(launcher, signum, what)
+    return launcher if is_here else None
 
 
 def _refuse_remote(verb: str, records: Sequence[ProcessRecord]) -> None:

@@ -135,8 +135,7 @@ class Chief:
         run = self._config.run
         if self._is_solved():  # before a save: the checkpoint that solved the run must be the last
             return "solved"
-        if now - self._saved >= run.checkpoint_interval_s:
-            self.save("interval")
+        self._save_if_due()
         if reply.global_step >= run.max_env_steps:
             return "max_env_steps"
         if run.max_wall_time_s is not None and self.wall_s >= run.max_wall_time_s:
@@ -262,6 +261,10 @@ class Chief:
             if not self._has_left:
                 self._has_left = self.save("interrupted") is not None
 
+    def _save_if_due(self) -> None:
+        if time.monotonic() - self._saved >= self._config.run.checkpoint_interval_s:
+            self.save("interval")
+
     def save(self, reason: str) -> Path | None:
         """Write a checkpoint; if that fails, log an error and let training go on."""
         self._saved = time.monotonic()
@@ -321,8 +324,7 @@ class Chief:
             games = count(self._config.run.evaluation_episodes, "game")
             log.info("the run ends when the %s that may solve it have been played", games)
         while self._candidate is not None and go_on():
-            if time.monotonic() - self._saved >= self._config.run.checkpoint_interval_s:
-                self.save("interval")  # the others train on
+            self._save_if_due()  # the others train on
             if self._is_solved():
                 reason = "solved"
         self.cancel_evaluation()

@@ -106,8 +106,8 @@ def _is_transposed(space: Box) -> bool:
 
     Not if the transposed ones would look like channels first again, as of `[4, 2, 36]`.
     """
-    is_narrow = len(space.shape) == 3 and space.shape[1] < space.shape[0]
-    return len(space.shape) == 3 and channels_first(space) and not is_narrow
+    shape = space.shape
+    return len(shape) == 3 and channels_first(space) and shape[0] <= shape[1]
 
 
 def channels_last_space(space: Box) -> Box:

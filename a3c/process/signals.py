@@ -10,6 +10,8 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 
+from a3c.process.environment import REPOSITORY
+
 log = logging.getLogger(__name__)
 
 LEAVE_WITHIN_S = 9.0
@@ -123,6 +125,15 @@ def leave_soon(code: int, seconds: float = LEAVE_WITHIN_S) -> int:
     """
     _daemon(threading.Timer(seconds, leave_now, [code]))
     return code
+
+
+def run_command(main: Callable[[], int]) -> int:
+    """Run the `main` of a script, or of an installed command, and leave soon after it.
+
+    PYTHONPATH, which comes before the folder of an installation, may have an own envs.py.
+    """
+    sys.path.insert(0, str(REPOSITORY))
+    return leave_soon(main())
 
 
 def leave_now(code: int) -> None:

@@ -299,8 +299,7 @@ def start_from(
     The head of the policy stays as in `fresh` if the actions differ. The optimizer's statistics
     and the env steps begin afresh. Raises UserError if anything else has another shape. `sizes` are
     the lengths of the running statistics, in their order, by the setting that enables each.
-    Statistics that both runs keep are taken, those of rewards only if environment and discount are
-    the same.
+    Statistics that both runs keep are taken, those of rewards only without `other_returns`.
     """
     import numpy as np
 

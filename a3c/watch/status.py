@@ -189,8 +189,10 @@ class Reader:
         has_news = bool(cluster) and cluster.get("time", 0.0) >= started_at
         is_new = now - started_at < process_records.FIRST_RECORD_S
         state = run_state(members, summary.get("state"), has_news=has_news, is_new=is_new)
-        is_live, left = state in LIVE_STATES, {"stopped", "failed"}
-        present = [p for p in members if p.role == "worker" and p.state not in left]
+        is_live = state in LIVE_STATES
+        workers = [
+            p for p in members if p.role == "worker" and p.state not in ("stopped", "failed")
+        ]
         limit_s = fresh_s(config.run.log_interval_s)
         fresh = cluster if is_live and now - cluster.get("time", 0.0) <= limit_s else {}
         running = [latest[p.name] for p in members if p.pid is not None and p.name in latest]
@@ -214,7 +216,7 @@ class Reader:
             state=state,
             solved=state == "done" and _is_solved(summary, newest, config.run),
             env_id=config.env.env_id,
-            workers=len(present) if is_live else config.cluster.workers,
+            workers=len(workers) if is_live else config.cluster.workers,
             envs_per_worker=config.share.envs,
             global_step=step,
             max_env_steps=config.run.max_env_steps,

@@ -106,12 +106,13 @@ def test_a_chief_that_is_killed_during_a_save_never_writes_the_variables(cluster
 
 def test_a_ps_that_is_frozen_for_ten_seconds_is_waited_for(cluster: Cluster) -> None:
     records = {name: cluster.record(name).restarts for name in ("ps-0", *cluster.workers)}
-    before, losses = cluster.moment(), cluster.losses()
+    before, losses, step = cluster.moment(), cluster.losses(), cluster.step()
     cluster.signal("ps-0", signal.SIGSTOP)
     time.sleep(10.0)
     frozen = cluster.step()
     cluster.signal("ps-0", signal.SIGCONT)
     wait_until(lambda: cluster.step() > frozen, "training that goes on", 30.0)
+    assert frozen >= step
     assert records == {name: cluster.record(name).restarts for name in records}
     assert (before.lives, losses) == (cluster.moment().lives, cluster.losses())
 
