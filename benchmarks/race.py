@@ -262,7 +262,7 @@ def parse() -> argparse.Namespace:
     parser.add_argument("--output", type=Path, default=Path("runs/bench/race.csv"))
     parser.add_argument("--only", nargs="+", choices=[one.name for one in CONTESTANTS])
     parser.add_argument("--goal", type=float, help="18 for Pong and 30 for Breakout by default")
-    parser.add_argument("--workers", type=int, default=2, help="of ours; the others have 2")
+    parser.add_argument("--workers", type=int, default=2, help="of ours only")
     parser.add_argument("--venvs", type=Path, default=Path("runs/peers"))
     parser.add_argument("flags", nargs="*", help="after --: settings of ours to change")
     arguments = parser.parse_args()
