@@ -613,8 +613,11 @@ static void run(void) {
     for (int k = 1; k < started; k++)
       if (workers[k].due < w->due) w = &workers[k];
     now = w->due;
-    for (; started < num_workers && ps.env_steps >= c.alone; started++)
+    for (; started < num_workers && ps.env_steps >= c.alone; started++) {
+      memcpy(workers[started].newest, ps.p, sizeof ps.p);
+      workers[started].updates = ps.updates;
       begin_to_play(&workers[started], now + uniform(&durations, 0, first_ms));
+    }
     Worker *first = c.together ? workers : w, *last = c.together ? workers + started - 1 : w;
     if (w->pushed < 0) {
       if (waits(w, started)) continue;

@@ -45,7 +45,7 @@ PARAMETERS = {  # of the presets' networks
     "cartpole": 4_675,
     "acrobot": 4_868,
     "memory": 8_579,
-    "pendulum": 4_547,
+    "pendulum": 8_963,
     "pong": scale_model.PARAMETERS["pong"],
 }
 LINK_MBIT_S = 10_000.0

@@ -23,11 +23,11 @@ def cluster(
     """The ps, and all workers as one; each worker writes one of the files `counts`.
 
     Each ps has a core of its own if there are enough. The workers share the remaining cores, or all
-    cores if none remain.
+    cores if none remain. Every push makes an optimizer step.
     """
     hosts = [f"127.0.0.1:{port}" for port in free_ports(num_ps + len(counts))]
     where = ["--ps-hosts", ",".join(hosts[:num_ps]), "--worker-hosts", ",".join(hosts[num_ps:])]
-    where += ["--run-dir", str(folder), *flags]
+    where += ["--run-dir", str(folder), "--samples-per-step", "0", *flags]
     cores = sorted(os.sched_getaffinity(0))
     with ExitStack() as stack:
 

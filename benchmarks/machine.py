@@ -6,6 +6,7 @@ if not __package__:
 import atexit
 import contextlib
 import csv
+import errno
 import io
 import os
 import platform
@@ -58,20 +59,27 @@ def write(path: Path, rows: Iterable[Any]) -> None:
     """Write named tuples as CSV, after a comment with the command; without rows, do nothing."""
     rows = list(rows)
     if rows:
-        text = io.StringIO(newline="")
-        text.write(f"# {command()}\n")
-        csv.writer(text, lineterminator="\n").writerows([rows[0]._fields, *rows])
         path.parent.mkdir(parents=True, exist_ok=True)
-        write_atomically(path, text.getvalue())
+        write_atomically(path, f"# {command()}\n{_lines([rows[0]._fields, *rows])}")
 
 
 def append(path: Path, rows: Iterable[Any]) -> None:
-    """Append named tuples to a table; the file is created if it is missing."""
+    """Append named tuples to a table, all or none; the file is created if it is missing."""
     if not path.exists():
         write(path, rows)
         return
-    with path.open("a", newline="") as file:
-        csv.writer(file, lineterminator="\n").writerows(rows)
+    added = _lines(rows).encode()
+    with path.open("ab", buffering=0) as file:
+        size = file.tell()
+        if file.write(added) < len(added):
+            file.truncate(size)
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(path))
+
+
+def _lines(rows: Iterable[Any]) -> str:
+    text = io.StringIO(newline="")
+    csv.writer(text, lineterminator="\n").writerows(rows)
+    return text.getvalue()
 
 
 def read(path: Path) -> list[dict[str, str]]:

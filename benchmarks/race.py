@@ -1,6 +1,6 @@
 """A race on Pong or Breakout: ours and its peers train from scratch in turns on the same cores.
 
-    python -m benchmarks.race --seed 1 --output benchmarks/results/race.csv
+    python -m benchmarks.race --seed 1              # on Pong, into runs/bench/race-pong.csv
     python -m benchmarks.race --game breakout       # to a mean of 30, against three of the peers
     python -m benchmarks.race --only a3c-cluster --variant=--no-normalize-advantages --whole
 
@@ -168,7 +168,7 @@ class RacingProgram:
             # Its last row holds some games more than those that solved it.
             solved = (read_json(dict, self._run.summary) or {}).get("solved", False)
         note = "solved" if solved else "not solved by then"
-        if self.ended and not solved:
+        if self._tree and self._tree.exit_code() and not solved:
             note = " ".join(["failed:", *self._output.read_text().splitlines()[-1:]])
         return Row(
             *self._where,
@@ -259,7 +259,7 @@ def parse() -> argparse.Namespace:
         "--variant", action="append", default=[], metavar="FLAGS", help="of ours, to take part too"
     )
     parser.add_argument("--max-minutes", type=float, default=60.0, help="of each one's own time")
-    parser.add_argument("--output", type=Path, default=Path("runs/bench/race.csv"))
+    parser.add_argument("--output", type=Path, help="runs/bench/race-GAME.csv by default")
     parser.add_argument("--only", nargs="+", choices=[one.name for one in CONTESTANTS])
     parser.add_argument("--goal", type=float, help="18 for Pong and 30 for Breakout by default")
     parser.add_argument("--workers", type=int, default=2, help="of ours only")
@@ -267,6 +267,7 @@ def parse() -> argparse.Namespace:
     parser.add_argument("flags", nargs="*", help="after --: settings of ours to change")
     arguments = parser.parse_args()
     arguments.goal = GOALS[arguments.game] if arguments.goal is None else arguments.goal
+    arguments.output = arguments.output or Path(f"runs/bench/race-{arguments.game}.csv")
     arguments.contestants = [variant(flags) for flags in arguments.variant]
     for one in CONTESTANTS:
         if not arguments.only or one.name in arguments.only:

@@ -163,6 +163,8 @@ class Results:
         kept = _manifest(self.output / goal.run)
         if kept and (own is None or own.step < kept.step):
             own = kept
+        _refuse_other_game(own, goal, goal.run, "another --folder and --output")
+        _refuse_other_game(_manifest(self.zoo / goal.game), goal, goal.game, "another --zoo")
         if own and checkpoint.is_compact(own):
             return COMPACT, own
         return (FOLDER if run.config.exists() else SCRATCH), own
@@ -173,7 +175,8 @@ class Results:
 
     def last(self, goal: Goal, *, evaluated: bool = False) -> dict[str, str] | None:
         """The run's last row, or the last whose weights were evaluated; None if there is none."""
-        rows = [r for r in self.sessions() if r["run"] == goal.run and (r["mean"] or not evaluated)]
+        mine = [r for r in self.sessions() if (r["run"], r["env_id"]) == (goal.run, goal.env_id)]
+        rows = [row for row in mine if row["mean"] or not evaluated]
         return rows[-1] if rows else None
 
     def is_finished(self, goal: Goal) -> bool:
@@ -242,6 +245,12 @@ def _manifest(path: Path) -> Manifest | None:
         raise UserError(f"{path} is damaged ({error}): restore or remove it") from None
 
 
+def _refuse_other_game(known: Manifest | None, goal: Goal, name: str, remedy: str) -> None:
+    """UserError if a checkpoint is of another environment with the same short name."""
+    if known and (env_id := known.config["env"]["env_id"]) != goal.env_id:
+        raise UserError(f"{name} is of {env_id}, not of {goal.env_id}: give {remedy}")
+
+
 # --- one run --------------------------------------------------------------------------------------
 
 
@@ -308,7 +317,8 @@ def launcher(
 def unpack(results: Results, goal: Goal, manifest: Manifest) -> None:
     """Make a run folder from the compact checkpoint; one that is behind it is put aside."""
     path = results.folder / goal.run
-    if (RunDir(path).checkpoints / str(manifest.step)).is_dir():
+    newest = checkpoint.newest_valid(RunDir(path).checkpoints)
+    if newest and newest[1].step == manifest.step:
         return  # unpacked before, and nothing was saved since
     if path.exists():
         path.rename(path.with_name(f"{path.name}-before-{manifest.step}-{time.time():.0f}"))

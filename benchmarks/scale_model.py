@@ -99,7 +99,9 @@ def costs_of(parameters: int, play_ms: float, measured: Path = MEASURED) -> Cost
 
 
 def _on_line(sizes: Sequence[int], values: Sequence[float], at: int) -> float:
-    """The value at a size, on the straight line through the two nearest sizes."""
+    """The value at a size, on the straight line through the two nearest; the only one of one."""
+    if len(sizes) == 1:
+        return values[0]
     near = sorted(range(len(sizes)), key=lambda i: abs(sizes[i] - at))[:2]
     (x0, y0), (x1, y1) = ((sizes[i], values[i]) for i in sorted(near))
     return max(0.1, y0 + (y1 - y0) * (at - x0) / (x1 - x0))
@@ -217,6 +219,7 @@ def main() -> int:
     parser.add_argument("--env-steps-per-s", type=float, default=900.0, help="of a core")
     parser.add_argument("--output", type=Path, default=Path("runs/bench/scale-model.csv"))
     arguments = parser.parse_args()
+    machine.end_on_signals()
     if arguments.check or arguments.smoke:
         numbers = (2,) if arguments.smoke else CHECKED_WORKERS
         seconds = 1.0 if arguments.smoke else arguments.seconds

@@ -77,7 +77,7 @@ class _Ps:
 class _Event(NamedTuple):
     at: float
     worker: int
-    stage: int  # a gradient is ready, has arrived, or is applied
+    stage: int  # a gradient is computed, is sent off, has arrived, or is applied
     ps: int
 
 
@@ -113,18 +113,21 @@ class Simulation:
     def _play(self, worker: int, at: float) -> None:
         mean = self._costs.play_ms / 1000
         at += max(0.1 * mean, self._rng.gauss(mean, JITTER * mean))
-        own_s = self._costs.worker_ms / 1000
-        at = self._shared.serve(at, own_s) if self._shape.one_core else at + own_s
         heapq.heappush(self._events, _Event(at, worker, 0, 0))
 
     def _take(self, event: _Event) -> None:
         if event.stage == 0:
+            own_s = self._costs.worker_ms / 1000
+            alone = event.at + own_s
+            sent = self._shared.serve(event.at, own_s) if self._shape.one_core else alone
+            heapq.heappush(self._events, event._replace(at=sent, stage=1))
+        elif event.stage == 1:
             for i, one in enumerate(self._ps):
                 arrival = one.up.serve(event.at, self._wire_s)
-                heapq.heappush(self._events, _Event(arrival, event.worker, 1, i))
-        elif event.stage == 1:
+                heapq.heappush(self._events, _Event(arrival, event.worker, 2, i))
+        elif event.stage == 2:
             done = self._ps[event.ps].core.serve(event.at, self._core_s)
-            heapq.heappush(self._events, event._replace(at=done, stage=2))
+            heapq.heappush(self._events, event._replace(at=done, stage=3))
         else:
             self._answer(event)
 

@@ -9,11 +9,14 @@ from typing import Any
 
 import numpy as np
 import pytest
+from gymnasium.spaces import Box
 
+import envs
+import model
 from a3c.config import Config
 from a3c.config.command_line import parse_config
 from a3c.learn.rollout import Rollout
-from a3c.plot import pictures
+from a3c.plot import diagram, pictures
 from benchmarks import asynchrony, asynchrony_in_c, asynchrony_pictures, machine
 from benchmarks.asynchrony import REAL, SIMULATED, Row
 from benchmarks.asynchrony_simulated import Simulation
@@ -44,6 +47,15 @@ def test_staleness_grows_with_workers_unless_they_share_a_step() -> None:
     assert many == pytest.approx(15, abs=2.5)
     assert stale(4) < 2
     assert 1 < stale(16) < 2.5
+
+
+@pytest.mark.parametrize("task", asynchrony_pictures.PARAMETERS)
+def test_the_projection_knows_the_size_of_each_presets_network(task: str) -> None:
+    chosen = asynchrony.preset(task)
+    space, actions = envs.check(chosen.env)
+    assert isinstance(space, Box)
+    rows = diagram.layer_table(model.build(space, actions, chosen.network), space)
+    assert asynchrony_pictures.PARAMETERS[task] == diagram.total_parameters(rows)
 
 
 needs_cc = pytest.mark.skipif(shutil.which("cc") is None, reason="there is no C compiler")

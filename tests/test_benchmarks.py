@@ -72,12 +72,14 @@ def test_a_short_benchmark_writes_numbers(name: str, tmp_path: Path) -> None:
         "asynchrony --at-once 3 --workers 2 --output {}",
         "__main__ --only ps_capacity --folder {}",
         "race --only a3c-cluster --output {} -- --preset cartpole",  # its terminal is closed
+        "scale_model --output {}",
     ],
 )
 def test_a_benchmark_that_is_ended_leaves_no_process_behind(line: str, tmp_path: Path) -> None:
     command = [sys.executable, "-m", *f"benchmarks.{line}".format(tmp_path / "t").split()]
     number = signal.SIGHUP if line.startswith("race") else signal.SIGTERM
-    assert_ends_with_its_family(command, number)
+    size = 1 if line.startswith("scale_model") else 3  # it starts a process for each core
+    assert_ends_with_its_family(command, number, size)
 
 
 @pytest.mark.skipif(bool(simulated_network.why_not()), reason=simulated_network.why_not())
@@ -158,6 +160,7 @@ SCALES = {  # shape, updates a second, staleness, what limits it
     "a slow link": (Shape(64, 1, 1000.0), 1e9 / 8 / 2.5e6, 63, "link"),
     "workers that share a core": (Shape(64, 8, FAST, one_core=True), 1000 / 5, 63, "workers"),
 }
+SMALL = Costs(play_ms=40.0, worker_ms=0.35, ps_ms=0.4, ps_fixed_ms=0.2, wire_bytes=2.5e5)
 
 
 @pytest.mark.parametrize("case", SCALES)
@@ -168,6 +171,11 @@ def test_throughput_staleness_and_limit_are_those_worked_out_by_hand(case: str) 
     assert found.staleness == pytest.approx(staleness, abs=0.2 if shape.workers < 5 else 1)
     assert found.limit == limit
     assert (0.9 < max(found.ps_load, found.link_load) <= 1) == (limit != "workers")
+
+
+def test_a_core_that_is_shared_but_idle_costs_nothing() -> None:
+    shared, own = (Simulation(Shape(8, 1, FAST, one), SMALL).run() for one in (True, False))
+    assert shared.updates_per_s == pytest.approx(own.updates_per_s, rel=0.02)
 
 
 def test_the_time_to_solve_stops_falling_where_learning_needs_more_than_workers_bring() -> None:
@@ -204,6 +212,23 @@ def test_costs_are_those_of_the_machine_that_was_just_measured(tmp_path: Path) -
         table.writerows(slower)
     here = scale_model.costs_of(677_172, 40.0, tmp_path / MEASURED.name)
     assert here.ps_ms == pytest.approx(2 * scale_model.costs_of(677_172, 40.0).ps_ms)
+
+
+def test_one_measured_size_is_enough_for_costs(tmp_path: Path) -> None:
+    chosen = [row for row in machine.read(MEASURED) if row["parameters"] == "677172"]
+    with (tmp_path / MEASURED.name).open("w", newline="") as file:
+        table = csv.DictWriter(file, chosen[0])
+        table.writeheader()
+        table.writerows(chosen)
+    found = scale_model.costs_of(677_172, 40.0, tmp_path / MEASURED.name)
+    assert found.ps_ms == pytest.approx(scale_model.costs_of(677_172, 40.0).ps_ms)
+
+
+def test_every_push_of_workers_without_environments_is_an_optimizer_step(tmp_path: Path) -> None:
+    command = [sys.executable, "-m", "benchmarks.scale_model", "--smoke"]
+    call(*command, "--output", str(tmp_path / "t.csv"), cwd=REPOSITORY, timeout=300, check=True)
+    (found,) = machine.read(tmp_path / "scale-check.csv")
+    assert float(found["measured_staleness"]) == pytest.approx(1, abs=0.3)  # of two workers
 
 
 def test_two_rows_in_a_turn_give_its_rate(tmp_path: Path) -> None:
@@ -250,6 +275,21 @@ def test_an_interrupted_race_changes_no_results(
         race.main()
     assert kept.read_text() == "a finished race's"
     assert not (tmp_path / "race.csv").exists()
+
+
+def test_a_program_that_ends_in_order_has_not_failed(racing: race.RacingProgram) -> None:
+    racing._output.write_text("the last line")
+    for code, note in ((0, "not solved by then"), (1, "failed: the last line")):
+        racing._tree = mock.Mock(exit_code=lambda code=code: code)
+        assert racing.row().note == note
+
+
+def test_the_games_of_races_have_tables_of_their_own(monkeypatch: Patch) -> None:
+    found = []
+    for game in race.GOALS:
+        monkeypatch.setattr(sys, "argv", ["race", "--game", game])
+        found.append(race.parse().output)
+    assert len(set(found)) == len(race.GOALS)
 
 
 def row(peer: str, speed: float, pair: int = 1) -> Row:
@@ -319,6 +359,22 @@ def test_a_table_of_no_rows_is_not_written_and_lines_end_as_in_git(tmp_path: Pat
     machine.append(path, [row(OURS, 2.0)])
     assert len(machine.read(path)) == 2
     assert b"\r" not in path.read_bytes()
+
+
+def test_a_row_that_does_not_fit_on_the_disk_leaves_the_table_as_it_was(tmp_path: Path) -> None:
+    path = tmp_path / "t.csv"
+    machine.append(path, [row(OURS, 1.0)])
+    before = path.read_bytes()
+    lines = (
+        "import resource, signal, sys; from pathlib import Path; from benchmarks import machine",
+        "path = Path(sys.argv[1]); size = path.stat().st_size + 30",
+        "signal.signal(signal.SIGXFSZ, signal.SIG_IGN)",
+        "resource.setrlimit(resource.RLIMIT_FSIZE, (size, size))",
+        "machine.append(path, [('a field', 'another one', 'and a third one')])",
+    )
+    ended = call(sys.executable, "-c", "\n".join(lines), str(path), cwd=REPOSITORY)
+    assert "OSError: [Errno 28] No space left on device" in ended.stderr
+    assert path.read_bytes() == before
 
 
 class Sleeper(Contestant):

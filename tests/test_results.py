@@ -10,8 +10,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from a3c.errors import UserError
 from a3c.run import checkpoint, rundir
-from a3c.run.rundir import REPOSITORY
+from a3c.run.checkpoint import COMPACT as COMPACT_WEIGHTS
+from a3c.run.checkpoint import MANIFEST
+from a3c.run.rundir import REPOSITORY, RunDir
 from benchmarks import machine, results, results_page
 from benchmarks.results import COMPACT, SCRATCH, Goal, Results
 from tests import not_none, runs
@@ -89,6 +92,38 @@ def test_a_run_goes_on_from_its_compact_checkpoint_and_ends_in_the_zoo(stopped: 
     assert finish(start(root, "--list"))[1].count("finished: mean") == 1
     assert not finish(start(root))[0]
     assert len(stopped.sessions()) == 2  # nothing was left to do
+
+
+def test_a_game_of_the_same_short_name_is_another_game(tmp_path: Path) -> None:
+    known = Goal("HalfCheetah-v5", 1, STEPS, STEPS)
+    kept = Results(tmp_path, machine.RESULTS / "games", tmp_path)
+    assert kept.is_finished(known)
+    assert kept.furthest(known)[1]
+    older = known._replace(env_id="HalfCheetah-v4")
+    assert not kept.is_finished(older)
+    with pytest.raises(UserError, match="halfcheetah-1 is of HalfCheetah-v5, not of Half"):
+        kept.furthest(older)
+    shipped = Results(tmp_path, tmp_path, REPOSITORY / "zoo")
+    with pytest.raises(UserError, match="give another --zoo"):
+        shipped.furthest(older)
+
+
+def test_a_damaged_run_folder_is_put_aside_for_the_compact_checkpoint(tmp_path: Path) -> None:
+    shutil.copytree(machine.RESULTS / "games" / POLE.run, tmp_path / "output" / POLE.run)
+    place = Results(*(tmp_path / name for name in ("folder", "output", "zoo")))
+    run = RunDir(place.folder / POLE.run)
+    for _ in range(2):
+        begun_from, kept = place.furthest(POLE)
+        assert begun_from == COMPACT
+        step = not_none(kept).step
+        results.unpack(place, POLE, not_none(kept))
+        assert not_none(checkpoint.newest_valid(run.checkpoints))[1].step == step
+        newest, older = run.checkpoints / str(step), run.checkpoints / "1"
+        shutil.copytree(newest, older, dirs_exist_ok=True)
+        text = (older / MANIFEST).read_text().replace(f'"step": {step}', '"step": 1')
+        (older / MANIFEST).write_text(text)
+        (newest / COMPACT_WEIGHTS).write_bytes(b"damaged")
+    assert len([*place.folder.glob(f"{POLE.run}-before-*")]) == 1
 
 
 @pytest.mark.parametrize("ignored", [False, True])

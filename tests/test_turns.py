@@ -47,6 +47,16 @@ def test_workers_of_a_host_are_spread_over_its_cores(tmp_path: Path, monkeypatch
     assert files(tmp_path / "missing", 2, monkeypatch) == [""] * 10
 
 
+def test_workers_with_cores_of_their_own_never_meet(tmp_path: Path, monkeypatch: Patch) -> None:
+    """As where Slurm binds each task to a core."""
+    found = []
+    for core, worker in ((3, 0), (5, 2)):
+        monkeypatch.setattr(os, "sched_getaffinity", lambda _, core=core: {core})
+        found.append(turns(tmp_path, HOSTS, Task("worker", worker), config(ratio_limit=0.2)))
+    paths = {each.path for each in found if isinstance(each, Turns)}
+    assert len(paths) == 2
+
+
 def test_a_worker_waits_for_its_turn_and_knows_it(tmp_path: Path) -> None:
     first, second = Turns(tmp_path / "turn"), Turns(tmp_path / "turn")
     with first as waited:

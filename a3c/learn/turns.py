@@ -38,7 +38,8 @@ def turns(
     if config.learning.ratio_limit and hosts.count(mine) > cores:
         core = hosts[: task.index].count(mine) % cores
         with contextlib.suppress(OSError):  # such as on a network file system without locks
-            return Turns(directory / f".turn-{this_host()}-{core}")
+            first = min(os.sched_getaffinity(0))  # Slurm may give each worker a core of its own
+            return Turns(directory / f".turn-{this_host()}-{first}-{core}")
     return contextlib.nullcontext(False)
 
 
