@@ -113,6 +113,15 @@ def is_training(run_dir: Path, workers: int = 2) -> bool:
     return all(file.is_file() and "worker/env_steps_per_s" in file.read_text() for file in files)
 
 
+def goes_on(run: RunDir, *names: str) -> Callable[[], bool]:
+    """A condition: whether workers go on training; one that leaves writes a single last row."""
+    files = [run.metrics(name) for name in names]
+    wanted = [file.read_bytes().count(b"\n") + 2 for file in files]
+    return lambda: all(
+        file.read_bytes().count(b"\n") >= rows for file, rows in zip(files, wanted, strict=True)
+    )
+
+
 def a_process(run: RunDir, name: str, *argv: str) -> Process:
     """A process of a plan, without an address."""
     role, _, task = name.partition("-")

@@ -5,7 +5,6 @@ import subprocess
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
 
 import psutil
 
@@ -90,12 +89,6 @@ class HostCluster:
 
     def pid(self, name: str) -> int | None:
         return pid_of(self.run, name)
-
-    def training_condition(self, name: str) -> Any:
-        """A condition: whether a worker trains; one that leaves writes a single last row."""
-        file = self.run.metrics(name)
-        rows = file.read_bytes().count(b"\n")
-        return lambda: file.read_bytes().count(b"\n") > rows + 1
 
 
 @contextmanager

@@ -18,7 +18,7 @@ from tests.faults import faulty_envs
 from tests.faults import simulated_network as network
 from tests.faults.simulated_network import Conditions, Host
 from tests.faults.spread_cluster import PORT, HostCluster, host_cluster
-from tests.runs import manifest, wait_until
+from tests.runs import goes_on, manifest, wait_until
 
 pytestmark = pytest.mark.skipif(bool(network.why_not()), reason=network.why_not())
 
@@ -60,8 +60,8 @@ def restarts(cluster: HostCluster) -> list[int]:
 
 
 def everyone_works(cluster: HostCluster) -> None:
-    conditions = [cluster.training_condition(name) for name in cluster.hosts if name != "ps-0"]
-    wait_until(lambda: all(condition() for condition in conditions), "every worker's metrics")
+    workers = [name for name in cluster.hosts if name != "ps-0"]
+    wait_until(goes_on(cluster.run, *workers), "every worker's metrics")
 
 
 @pytest.mark.parametrize(
@@ -78,7 +78,7 @@ def test_five_seconds_of_a_bad_link_restart_nobody(
 ) -> None:
     hosts[host].conditions = conditions
     for name in meanwhile:
-        wait_until(cluster.training_condition(name), f"{name} at work in the meantime")
+        wait_until(goes_on(cluster.run, name), f"{name} at work in the meantime")
     time.sleep(5)
     hosts[host].conditions = Conditions()
     everyone_works(cluster)

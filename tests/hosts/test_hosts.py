@@ -22,7 +22,7 @@ from tests import not_none
 from tests.faults.simulated_network import Host
 from tests.hosts import lan
 from tests.hosts.lan import Machine
-from tests.runs import ENDLESS, is_training, manifest, started, wait_until
+from tests.runs import ENDLESS, goes_on, is_training, manifest, started, wait_until
 
 WHY_NOT = lan.why_not()
 pytestmark = pytest.mark.skipif(bool(WHY_NOT), reason=WHY_NOT)
@@ -91,16 +91,6 @@ def cluster(net: Net) -> Iterator[Launcher]:
         )
         assert process.poll() is None, said.read_text()
         yield process
-
-
-def gain(net: Net, *names: str, what: str) -> None:
-    """Wait until workers have written two more rows, as they reach the launcher's host."""
-
-    def num_rows(name: str) -> int:
-        return net.run.metrics(name).read_bytes().count(b"\n")
-
-    goals = {name: num_rows(name) + 2 for name in names}
-    wait_until(lambda: all(num_rows(name) >= goal for name, goal in goals.items()), what)
 
 
 def far(net: Net, name: str) -> ProcessRecord:
@@ -175,7 +165,7 @@ def test_a_worker_that_came_later_leaves_in_order_on_sigterm(net: Net, cluster: 
     net.gamma.run("pkill", "-TERM", "-f", "worker.py --job worker --task 3|keeper .*worker-3.json")
     wait_until(lambda: far(net, "worker-3").state == "stopped", "the end of it", timeout_s=15)
     assert "SIGTERM: leaving" in net.run.log("worker-3").read_text()
-    gain(net, "worker-0", "worker-1", "worker-2", what="the others' training on")
+    wait_until(goes_on(net.run, "worker-0", "worker-1", "worker-2"), "the others' training on")
     assert far(net, "ps-0").pid == pid
     assert cluster.poll() is None
 
@@ -184,7 +174,7 @@ def test_lost_connections_end_nothing(net: Net, cluster: Launcher) -> None:
     names = ("ps-0", "worker-1", "worker-2")
     before = {name: far(net, name).pid for name in names}
     net.alpha.run("pkill", "-f", "^ssh -T")
-    gain(net, "worker-1", "worker-2", what="word from the others")
+    wait_until(goes_on(net.run, "worker-1", "worker-2"), "word from the others")
     assert {name: far(net, name).pid for name in names} == before
     assert "is already running" in net.run.log("worker-2").read_text()
     assert cluster.poll() is None
@@ -193,14 +183,14 @@ def test_lost_connections_end_nothing(net: Net, cluster: Launcher) -> None:
 def test_a_host_that_was_cut_off_returns(net: Net, cluster: Launcher) -> None:
     net.gamma.link.conditions.cut = True
     began = time.monotonic()
-    gain(net, "worker-0", "worker-1", what="training without a host")
+    wait_until(goes_on(net.run, "worker-0", "worker-1"), "training without a host")
     wait_until(
         lambda: "no connection to gamma" in net.launch("status", "runs/mine").stdout,
         "word of the lost connection",
     )
     time.sleep(max(0.0, began + 15 - time.monotonic()))  # longer than --ps-timeout
     net.gamma.link.conditions.cut = False
-    gain(net, "worker-2", what="the host's return")
+    wait_until(goes_on(net.run, "worker-2"), "the host's return")
     assert far(net, "worker-2").restarts >= 1
     assert cluster.poll() is None
 
@@ -209,7 +199,7 @@ def test_the_host_of_the_ps_reboots(net: Net, cluster: Launcher) -> None:
     steps = manifest(net.run.path).step
     net.beta.crash()
     net.beta.boot()
-    gain(net, "worker-0", "worker-2", what="training after the reboot")
+    wait_until(goes_on(net.run, "worker-0", "worker-2"), "training after the reboot")
     wait_until(lambda: manifest(net.run.path).step > steps, "a new checkpoint")
     assert "restored the ps from" in net.run.log("worker-0").read_text()
     assert cluster.poll() is None
