@@ -117,8 +117,8 @@ def assert_cut_off(path: Path) -> str:
 def assert_vanishes(network: str, path: Path) -> None:
     """Assert that the network of a run that has ended goes with its processes.
 
-    The kernel gives its number to the next network, such as that of another test's run. Whoever has
-    started since the run's end is in that one.
+    The kernel gives its number to the next network, such as that of another test's run. Processes
+    that have started since the run's end are in that one.
     """
     end = max(record.stat().st_mtime for record in (path / "processes").glob("*.json"))
     wait_until(

@@ -103,7 +103,7 @@ class ScriptedActor:
 
 
 def random_rollout(seed: int, num_steps: int = 5) -> Rollout:
-    """A rollout of anything of three environments, with ended episodes and dead transitions."""
+    """A random rollout of three environments, with ended episodes and dead transitions."""
     rng = np.random.default_rng(seed)
     shape = (num_steps, 3)
     return Rollout(

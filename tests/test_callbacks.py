@@ -29,7 +29,7 @@ HERE = __name__
 
 
 class InfoWrapper(gymnasium.Wrapper[Any, Any, Any, Any]):
-    """Tells the step within the game, and at the end of a game how it was."""
+    """Puts the step within a game into `info`, and at its end that it was won."""
 
     t = 0
 

@@ -54,7 +54,7 @@ def scored(mean: float) -> dict[str, Any]:
 
 
 def played(scores: dict[str, Any] | None = None) -> mock.Mock:
-    """Games that end at once, with the scores that a test gives; never without any."""
+    """Games that end at once, with the scores that a test gives; without any they never end."""
     return mock.Mock(["start", "poll", "close"], **{"poll.return_value": scores})
 
 

@@ -1,4 +1,4 @@
-"""Completion of command lines: what may follow, and a real bash that is asked by a real TAB."""
+"""Completion of command lines: what is offered, also in a real bash where TAB is pressed."""
 
 import shutil
 import sys

@@ -1,4 +1,4 @@
-"""Long work says how far it is, and any standard streams will do."""
+"""Long work shows its progress, and commands work with any standard streams."""
 
 import io
 import shlex

@@ -1,4 +1,4 @@
-"""Nobody in: whole runs that nobody else on the machine can connect to."""
+"""Whole runs that nobody else on the machine can connect to, and who is told of others."""
 
 import signal
 import sys

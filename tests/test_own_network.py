@@ -1,6 +1,6 @@
-"""A network of the user's own that isn't right is one line with file and line, before any start.
+"""A mistake in a user's own network gives one line, with its file and line, before a run starts.
 
-A Keras model acts and learns as in Keras, and its weights have names that last.
+A Keras model acts and learns as in Keras, and its weights have the same names in every process.
 """
 
 import random

@@ -1,4 +1,4 @@
-"""How a run fares, read from its files; and the dashboard that shows it."""
+"""The state of a run, read from its files, and the dashboard that shows it."""
 
 import io
 import json

@@ -37,7 +37,7 @@ def build(
     user_code.check_call(function, subject, "observation_space", "action_space", "config")
     if "keras" in sys.modules:  # Keras makes weights in the eager runtime
         start_eager_runtime()
-    # Only the weights shall depend on a seed that it sets, as `keras.utils.set_random_seed` does.
+    # The function may set a seed, as by `keras.utils.set_random_seed`: only weights depend on it.
     states = random.getstate(), np.random.get_state()
     with user_code.as_user_error(subject):
         network = function(observation_space, action_space, config)

@@ -224,7 +224,7 @@ class Worker:
             )
 
     def _log(self, rollout: Rollout, _update: Update) -> None:
-        """Log what the settings ask for: games, the policy, and numbers that info lacks."""
+        """Log games and the policy if requested, and warn of `--info-metrics` that info lacks."""
         run = self._config.run
         self._missing_info -= {name for name, values in rollout.info.items() if values}
         if rollout.episodes and self._missing_info:

@@ -1,10 +1,10 @@
 """Workers that share cores compute gradients in turns, as many at a time as there are cores.
 
-Without turns all of sixteen workers on two cores compute at once, each at an eighth of its speed.
-Meanwhile the others' pushes become optimizer steps, so gradients grow old. With turns a gradient
+Without turns, sixteen workers on two cores all compute at once, each at an eighth of its speed.
+Meanwhile the others' pushes become optimizer steps, so gradients grow old. With turns, a gradient
 takes as long as on a core of its own, and the worker first loads the newest weights, so gradients
-are about as old as those of two workers. Small networks take no turns: the waiting would cost
-them more time than their gradients take.
+are about as old as those of two workers. Workers with a small network take no turns: they would
+wait longer than their gradients take.
 """
 
 import contextlib
@@ -28,9 +28,10 @@ def turns(
 ) -> contextlib.AbstractContextManager[bool]:
     """The turns of a worker; it never waits if its host has a core for each worker.
 
-    Entering them returns whether the worker has waited, so others may have pushed. A file for each
-    core decides, and the workers of a host are spread over these files. Without a ratio limit there
-    are no turns, because the weights that played must compute the gradient.
+    Entering them returns whether the worker has waited, so others may have pushed. Each core has a
+    file that one worker at a time locks, and the workers of a host are spread over these files.
+    Without a ratio limit there are no turns, because the weights that played must compute the
+    gradient.
     """
     hosts = [split_address(address)[0] for address in cluster.workers]
     mine = hosts[task.index]

@@ -75,8 +75,8 @@ class Evaluator:
     def _evaluate_newest(self) -> bool:
         """Play the newest checkpoint if it is new; returns whether it is the run's last.
 
-        A checkpoint becomes the last one without a new step where games confirm the weights that
-        the run was resumed with: the chief then saves it again, as solved.
+        A checkpoint that was played may become the last one: if games confirm the weights that the
+        run was resumed with, the chief saves them again, as solved, at the same step.
         """
         for path, manifest in checkpoint.newest_first(self._run.checkpoints):
             with suppress(DamagedCheckpointError):

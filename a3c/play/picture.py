@@ -90,7 +90,7 @@ class Camera:
         self.painter = Painter(game_name(self._env_id), (width, height))
 
     def picture(self, played: PlayedStep) -> Image.Image:
-        """The screen at a step, with what the agent made of it."""
+        """The screen at a step, with the agent's value and policy beside it."""
         subtitle = "a game of training"
         if self.step is not None:
             kind = "greedy" if self._greedy else "sampled"

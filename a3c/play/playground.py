@@ -184,8 +184,8 @@ def confirm(
     """Play the games that confirm a run; returns the scores as `evaluate.py --json` has them.
 
     It needs a process of its own: SIGALRM ends the process if one step of all games takes longer
-    than `MAX_ENVS` times a worker's heartbeat time-out. Each checkpoint plays games of other seeds,
-    because with the same few hard games a run would never be confirmed.
+    than `MAX_ENVS` times a worker's heartbeat time-out. Each checkpoint plays games of other seeds:
+    if all of them played the same few games, hard ones would keep a run from being confirmed.
     """
     adopt_environment(1)  # hides a GPU that the workers use
     run, step = config.run, checkpoint.verify(directory).step

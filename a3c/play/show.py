@@ -207,7 +207,7 @@ def worker_window(
     """A function that is called with each step of a worker and shows its first game.
 
     Training goes on if the window fails or is closed. The window opens with the first step,
-    because only then there is a game to show.
+    because before it there is no game to show.
     """
 
     def show_steps() -> Generator[None, PlayedStep, None]:

@@ -117,7 +117,7 @@ def _draw_games(axes: Axes, history: History, scale: Scale, window: int) -> None
 def _draw_groups(
     axes: Axes, groups: Sequence[curves.Group], scale: Scale, window: int, average: str
 ) -> None:
-    """A curve per group, of several seeds with thin lines and a band; the last ones are grey."""
+    """A curve per group, with thin lines and a band for several seeds; later groups are grey."""
     for index, (label, histories) in enumerate(groups):
         style: dict[str, Any] = {"color": COLOURS[index % MAX_NAMED], "zorder": 3}
         if index >= MAX_NAMED:

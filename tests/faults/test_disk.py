@@ -41,13 +41,13 @@ def test_training_outlives_a_full_and_a_read_only_disk(tmp_path: Path, monkeypat
             wait_until(lambda: is_training(path), "training")
             wait_until(lambda: newest(path), "a checkpoint")
             filler = fill(disk)
-            _is_blind_but_trains(path, book, "is full", blind_s=3)
+            _trains_unsaved(path, book, "is full", for_s=3)
             filler.unlink()
             _recovers(path)
             remount = ("mount", "-o", "remount,bind,ro", str(path))  # fails while a file is open
             with mounted("--bind", str(path), str(path)):
                 wait_until(lambda: call(*remount).returncode == 0, "a moment without open files")
-                _is_blind_but_trains(path, book, "is read-only", blind_s=8)
+                _trains_unsaved(path, book, "is read-only", for_s=8)
             _recovers(path)
             assert {p.restarts for p in status.read(RunDir(path)).processes} == {0}
             stop(process, signal.SIGTERM)
@@ -55,13 +55,13 @@ def test_training_outlives_a_full_and_a_read_only_disk(tmp_path: Path, monkeypat
         assert "checkpoint failed, training goes on" in log
 
 
-def _is_blind_but_trains(path: Path, book: Path, alarm: str, blind_s: float) -> None:
+def _trains_unsaved(path: Path, book: Path, alarm: str, for_s: float) -> None:
     """Nothing can be written, the alarm says so, and the last good checkpoint stays."""
     wait_until(lambda: warned(path, alarm), f"the alarm that the disk {alarm}")
     kept = newest(path)
     before = faulty_envs.played(book).steps
-    time.sleep(blind_s)
-    assert faulty_envs.played(book).steps > before + 100 * blind_s
+    time.sleep(for_s)
+    assert faulty_envs.played(book).steps > before + 100 * for_s
     assert newest(path) >= kept > 0
 
 

@@ -1,4 +1,4 @@
-"""A ps of two that is lost or asked to end, a port that is taken, and waits for what has gone."""
+"""One of two ps is lost or asked to end, a port is taken, and workers wait for what is gone."""
 
 import os
 import signal
@@ -11,7 +11,7 @@ from a3c.errors import EXIT_FATAL
 from tests.faults.cluster import FAULTY, Cluster
 from tests.runs import DEADLINE_S, call, script, started, wait_until
 
-LEAVES_WITHIN_S = 5.0  # from the word of it to the end, on a busy machine
+LEAVES_WITHIN_S = 5.0  # from the loss to the end of the worker, on a busy machine
 
 
 def command(job: str, task: int) -> list[str]:
@@ -64,7 +64,7 @@ def test_a_port_that_was_taken_since_the_check_is_named_and_tried_again(tmp_path
 
 
 def test_a_worker_that_waits_for_the_chief_leaves_as_soon_as_a_ps_is_lost(tmp_path: Path) -> None:
-    """Nothing that it holds waits for the ps to come back, nor until `--ps-timeout` has passed."""
+    """It waits neither for the ps to come back nor until `--ps-timeout` has passed."""
     ps, chief, waiter = (f"127.0.0.1:{port}" for port in free_ports(3))
     hosts = ["--ps-hosts", ps, "--worker-hosts", f"{chief},{waiter}", "--run-dir", str(tmp_path)]
     log = tmp_path / "log"
@@ -79,7 +79,7 @@ def test_a_worker_that_waits_for_the_chief_leaves_as_soon_as_a_ps_is_lost(tmp_pa
 
 
 def test_a_worker_leaves_as_soon_as_any_ps_is_lost_while_it_plays(tmp_path: Path) -> None:
-    """A call to the second of two that waits for it to come back is not waited for."""
+    """It doesn't wait for a call to the second of two ps, which hangs until that one is back."""
     *ps, chief = (f"127.0.0.1:{port}" for port in free_ports(3))
     hosts = ["--ps-hosts", ",".join(ps), "--worker-hosts", chief, "--run-dir", str(tmp_path)]
     log, rows = tmp_path / "log", tmp_path / "metrics" / "worker-0.jsonl"

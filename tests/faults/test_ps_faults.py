@@ -38,7 +38,7 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
 
 
 def assert_lost_no_more_than_the_interval(cluster: Cluster, fault: Moment) -> None:
-    """The run went back by no more than the interval, and said so in so many words."""
+    """The run went back by no more than the interval, and the logs and `status` say how far."""
     assert fault.checkpoint_age_s < INTERVAL_S + SLACK_S
     assert cluster.began_at() >= fault.checkpoint
     for before, after in cluster.losses()[fault.losses :]:
