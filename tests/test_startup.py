@@ -157,7 +157,6 @@ def faults(prepare: str, **environment: str) -> int:
     return int(call(*command, cwd=REPOSITORY, env=os.environ | environment, check=True).stdout)
 
 
-@pytest.mark.skipif(sys.platform != "linux", reason="glibc's own setting")
 def test_a_server_keeps_freed_memory_unless_the_user_has_chosen() -> None:
     assert faults(SERVE) < 100
     assert faults(KEEP, MALLOC_MMAP_THRESHOLD_="131072") > 4 * (1 << 26) // 2_097_152  # huge pages

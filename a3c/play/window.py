@@ -31,7 +31,7 @@ _AT_START = dict(os.environ)  # a game that is drawn hides the display from pyga
 
 def missing_display(environ: Mapping[str, str] = os.environ) -> str | None:
     """Why no window can be opened, without trying to; None if no reason is known."""
-    if sys.platform in ("darwin", "win32") or any(environ.get(name) for name in _SIGNS):
+    if any(environ.get(name) for name in _SIGNS):
         return None
     return "there is no display here, neither DISPLAY nor WAYLAND_DISPLAY is set"
 
