@@ -14,6 +14,7 @@ from a3c.config import Config, command_line
 from a3c.config import to_dict as plain
 from a3c.config.options import OPTIONS
 from tests import Patch, Said, ended, refused
+from tests.fake_runs import cartpole
 
 
 def parse(*arguments: str) -> Config:
@@ -76,6 +77,22 @@ def test_numbers_and_times_may_be_written_as_people_do() -> None:
         option = OPTIONS[name]
         sections = {text: getattr(parse(option.flag, text), option.section) for text in values}
         assert {text: getattr(section, name) for text, section in sections.items()} == values
+
+
+def test_a_limit_with_a_plus_counts_from_where_the_run_goes_on(tmp_path: Path) -> None:
+    made = cartpole(tmp_path)
+    resumed = ["--resume", "--run-dir", str(made.run.path), "--max-env-steps"]
+    assert launch_cluster._parse([*resumed, "+500"])[0].run.max_env_steps == 500
+    made.checkpoint(900, age_s=1.0)
+    config, _, changes = launch_cluster._parse([*resumed, "+500"])
+    assert (config.run.max_env_steps, changes) == (1400, ["max_env_steps 10000000 -> 1400"])
+    assert launch_cluster._parse([*resumed, "500"])[0].run.max_env_steps == 500
+    late = ["--entropy-weight-final", "0", "--entropy-anneal-start", "1000"]  # in the whole run
+    more = [*resumed[:-1], "--max-env-steps=+5e2", *late]
+    assert launch_cluster._parse(more)[0].run.max_env_steps == 1400
+    assert launch_cluster._parse(["--max-env-steps", "+500"])[0].run.max_env_steps == 500
+    for nothing in ("+0", "+-500"):
+        assert "is refused" in ended(2, launch_cluster._parse, *resumed, nothing).line
 
 
 def test_a_whole_number_of_any_length_is_refused(tmp_path: Path) -> None:

@@ -2,12 +2,9 @@
 
 from pathlib import Path
 
-import launch_cluster
 from a3c.run import rows
 from a3c.run.metrics import JsonlSink
 from a3c.run.rows import ChiefState, PsStart, latest, read_rows
-from tests import ended
-from tests.fake_runs import cartpole
 from tests.snapshots import manifest
 
 SAVED = manifest(100)
@@ -68,22 +65,6 @@ def test_a_chief_knows_what_happened_since_the_checkpoint_unless_restored(tmp_pa
     restored = rows.chief_state(tmp_path, SAVED, PsStart(3, 100))
     assert restored == ChiefState(1.5, 3, (1.0, -2.5), is_fresh=True)
     assert rows.chief_state(tmp_path, None, PsStart(3, 0)) == ChiefState()
-
-
-def test_a_limit_with_a_plus_counts_from_where_the_run_goes_on(tmp_path: Path) -> None:
-    made = cartpole(tmp_path)
-    resumed = ["--resume", "--run-dir", str(made.run.path), "--max-env-steps"]
-    assert launch_cluster._parse([*resumed, "+500"])[0].run.max_env_steps == 500
-    made.checkpoint(900, age_s=1.0)
-    config, _, changes = launch_cluster._parse([*resumed, "+500"])
-    assert (config.run.max_env_steps, changes) == (1400, ["max_env_steps 10000000 -> 1400"])
-    assert launch_cluster._parse([*resumed, "500"])[0].run.max_env_steps == 500
-    late = ["--entropy-weight-final", "0", "--entropy-anneal-start", "1000"]  # in the whole run
-    more = [*resumed[:-1], "--max-env-steps=+5e2", *late]
-    assert launch_cluster._parse(more)[0].run.max_env_steps == 1400
-    assert launch_cluster._parse(["--max-env-steps", "+500"])[0].run.max_env_steps == 500
-    for nothing in ("+0", "+-500"):
-        assert "is refused" in ended(2, launch_cluster._parse, *resumed, nothing).line
 
 
 def test_a_row_of_many_metrics_is_read(tmp_path: Path) -> None:
