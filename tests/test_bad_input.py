@@ -291,6 +291,7 @@ CASES: dict[str, list[Case]] = {
         ),
         *(tf_config({"type": "worker", "index": index}) for index in (1, -1, "one", True, 0.0)),
         *(tf_config({"type": job, "index": 0}) for job in ("boss", ["ps"], "a\nb", "chief")),
+        Case("worker.py --job ps --task 0", tf_config="{}"),
         tf_config({"index": 0}),
         tf_config({"type": "ps", "index": "٠"}),
         *(

@@ -1,6 +1,5 @@
 """Who is in the cluster: addresses, TF_CONFIG, Slurm, host files, ports, waiting for each other."""
 
-import argparse
 import json
 import os
 import re
@@ -214,12 +213,6 @@ def test_tensorboard_gets_a_port_that_no_process_has() -> None:
 def test_a_port_that_only_root_may_use_is_not_called_taken() -> None:
     with mock.patch("socket.create_server", side_effect=PermissionError):
         refused("port 80 is for root", plan.choose_addresses, configure(workers=1, base_port=80))
-
-
-def test_tf_config_and_a_named_task_are_refused(monkeypatch: Patch) -> None:
-    monkeypatch.setenv("TF_CONFIG", "{}")
-    flags = {"job": "ps", "task": 0, "ps_hosts": None, "worker_hosts": None, "cluster": "auto"}
-    refused("leave out --job, --task", which_task.resolve, argparse.Namespace(**flags), configure())
 
 
 def test_the_owner_of_a_port_is_named() -> None:
