@@ -143,6 +143,8 @@ def play(source: Source, arguments: argparse.Namespace) -> int:
     """Play with one checkpoint and report; returns the exit code."""
     adopt_environment(1)
     import_tensorflow()
+    from a3c.env import environments
+
     setup = evaluation_setup(source.config, arguments)
     with console.stdout_apart() as stdout, contextlib.ExitStack() as stack:
         if arguments.watch:
@@ -153,7 +155,7 @@ def play(source: Source, arguments: argparse.Namespace) -> int:
             from a3c.play.show import find_ffmpeg, record
 
             find_ffmpeg()
-            rendered = stack.enter_context(contextlib.closing(setup.rendered_env()))
+            rendered = stack.enter_context(environments.closing(setup.rendered_env()))
             film = rendered, setup.agent(rendered, source.path)  # a live run prunes checkpoints
         with console.ProgressLine() as progress:
             games = setup.play(source.path, arguments.episodes, progress.played)
@@ -193,11 +195,12 @@ def watch(
     source: Source, setup: EvaluationSetup, arguments: argparse.Namespace, stdout: TextIO
 ) -> int:
     """Play in a window until the games are over or it is closed, then report these games."""
+    from a3c.env import environments
     from a3c.play.playground import GameScores
     from a3c.play.show import show
 
     games, step, code = GameScores(arguments.episodes), source.manifest.step, EXIT_OK
-    with contextlib.closing(setup.rendered_env()) as rendered:
+    with environments.closing(setup.rendered_env()) as rendered:
         agent = setup.agent(rendered, source.path)
         with contextlib.closing(show(setup, rendered, agent, Window, lambda: step, games)) as shown:
             try:

@@ -6,7 +6,6 @@ python plot.py runs/a --what filters saliency   # of its newest checkpoint, or g
 """
 
 import argparse
-import contextlib
 import sys
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -124,11 +123,12 @@ def draw_network(arguments: argparse.Namespace, names: Sequence[str]) -> Iterato
     import_tensorflow()
     import envs
     import model
+    from a3c.env import environments
     from a3c.play.playground import EvaluationSetup
     from a3c.plot import network_pictures, pictures
 
     setup = EvaluationSetup(source.config, envs.make, model.build, source.config.run.seed)
-    with contextlib.closing(setup.envs(1)) as played:
+    with environments.closing(setup.envs(1)) as played:
         agent = setup.agent(played, source.path)
         for name in names:
             figure = network_pictures.draw(name, setup, played, agent, source.manifest.step)

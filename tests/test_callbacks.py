@@ -76,6 +76,12 @@ def test_the_info_of_the_next_game_is_not_that_of_the_last_step() -> None:
     assert [*info_numbers(last, "lives", done, played)] == [2]
 
 
+def test_an_environments_own_final_info_is_no_table() -> None:
+    info = {"final_info": np.array(["won", ""]), "coins": np.array([3.0, 4.0])}
+    done, played = np.array([True, False]), np.ones(2, bool)
+    assert [*info_numbers(info, "coins", done, played)] == [4]
+
+
 class Seen:
     made: list[Seen]
 

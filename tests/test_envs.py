@@ -258,6 +258,21 @@ def test_packages_are_imported_for_their_ids(tmp_path: Path, monkeypatch: Patch)
     assert "Someones/Land-v0" in gymnasium.registry
 
 
+def test_gymnasiums_own_register_envs_may_be_imported_by_name(
+    tmp_path: Path, monkeypatch: Patch
+) -> None:
+    (tmp_path / "theirs.py").write_text(
+        "import gymnasium\n"
+        "from gymnasium.envs.classic_control.pendulum import PendulumEnv\n"
+        'gymnasium.register("Theirs-v0", PendulumEnv)\n'
+    )
+    (tmp_path / "mine.py").write_text(
+        "from gymnasium import register_envs\nimport theirs\nregister_envs(theirs)\n"
+    )
+    monkeypatch.syspath_prepend(tmp_path)
+    assert make("mine:Theirs-v0").single_observation_space.shape == (3,)
+
+
 def test_a_vector_environment_must_say_when_it_resets() -> None:
     made = make("Pendulum-v1")
     del made.metadata["autoreset_mode"]

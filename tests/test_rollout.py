@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from a3c.config import LearningConfig, user_code
 from a3c.errors import PlayError
 from a3c.learn.returns import gae, n_step, return_deviation
-from a3c.learn.rollout import EnvironmentErrors, FixedStepReturns, Player, Rollout
+from a3c.learn.rollout import Autoreset, EnvironmentErrors, FixedStepReturns, Player, Rollout
 from a3c.net.distributions import for_space
 from a3c.process.signals import Leaving
 from a3c.run.metrics import Episode
@@ -67,6 +67,27 @@ def play(
 
 def rows(rollout: Rollout, b: int = 0) -> list[int]:
     return np.flatnonzero(rollout.mask[:, b]).tolist()
+
+
+class JaxLike:
+    """An array that makes NumPy's sums arrays of its own kind."""
+
+    __array_priority__ = 100
+
+    def __array__(self, *_: Any, **__: Any) -> np.ndarray:
+        return np.array([1.0, 2.0])
+
+    def __radd__(self, _: Any) -> Any:
+        return self
+
+
+def test_rewards_may_be_arrays_of_another_library() -> None:
+    reset = Autoreset(make_envs([[Script((1.0,))], [Script((1.0,))]], AutoresetMode.SAME_STEP))
+    rewards: Any = JaxLike()
+    assert not reset.count(rewards, np.array([False, False]))
+    ended = reset.count(rewards, np.array([False, True]))
+    assert ended == [(1, Episode(4.0, 2))]
+    assert reset.returns.tolist() == [2.0, 0.0]
 
 
 @in_all_modes

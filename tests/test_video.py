@@ -22,6 +22,7 @@ from a3c.env.spaces import Envs
 from a3c.errors import UserError
 from a3c.learn.agent import Agent
 from a3c.learn.rollout import Player
+from a3c.play import playground
 from a3c.play import show as show_module
 from a3c.play.playground import EvaluationSetup, GameScores, frames_per_second
 from a3c.play.show import HOLD_S, evaluator_window, file_stem, film, prepare_window, record, show
@@ -227,6 +228,10 @@ def test_a_worker_plays_on_where_nothing_can_be_shown(caplog: Log, monkeypatch: 
     without_display, not_drawn = caplog.messages
     assert without_display.startswith("no window: there is no display here")
     assert "not drawn" in not_drawn
+    no_context = mock.Mock(reset=mock.Mock(side_effect=ValueError("no GL context")))
+    failing = mock.Mock(return_value=no_context)
+    assert prepare_window(CONFIG, failing, model.build) == (failing, None)
+    assert "no GL context" in caplog.messages[-1]
 
 
 def test_a_window_shows_pictures_and_leaves_no_process() -> None:
@@ -289,13 +294,29 @@ def test_rendering_prints_nothing_without_a_display() -> None:
         ("Unseen-v0", Echo, ..., "without rgb_array"),
         ("Nothing-v0", RgbEnv, None, "no [height, width, 3] pictures"),
         ("Flat-v0", RgbEnv, np.zeros((8, 8), np.uint8), "no [height, width, 3] pictures"),
-        ("Floats-v0", RgbEnv, np.zeros((8, 8, 3)), "no [height, width, 3] pictures"),
+        ("Floats-v0", RgbEnv, np.full((8, 8, 3), 2.0), "no [height, width, 3] pictures"),
         ("Broken-v0", RgbEnv, ValueError("no paint"), "no paint"),
     ],
 )
 def test_pictureless_envs_are_refused(name: str, maker: Any, picture: Any, reason: str) -> None:
     what = f"^env_id {name} can't be shown: .*{re.escape(reason)}"
     refused(what, opened, name, maker, **({} if picture is ... else {"picture": picture}))
+
+
+class OwnMetadataEnv(RgbEnv):
+    metadata = gymnasium.Env.metadata
+
+    def __init__(self, picture: Any, render_mode: str | None = None) -> None:
+        super().__init__(picture, render_mode)
+        self.metadata = RgbEnv.metadata
+
+
+@pytest.mark.filterwarnings("ignore:.*not in the possible render_modes")  # Gymnasium's
+@pytest.mark.parametrize("maker", [RgbEnv, OwnMetadataEnv])
+def test_colours_may_be_fractions_and_metadata_an_instances_own(maker: Any) -> None:
+    made = opened(f"{maker.__name__}-v0", maker, picture=np.full((8, 8, 3), 0.6))  # as in MinAtar
+    frame = playground.screen(made, "")
+    assert (frame.dtype, frame.max()) == (np.uint8, 153)
 
 
 def test_frames_per_second_are_those_of_the_game() -> None:

@@ -3,8 +3,9 @@
 import contextlib
 import difflib
 import importlib.util
+import logging
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from typing import Any
 
@@ -20,6 +21,8 @@ from a3c.env.spaces import MAX_SIZE, Envs, allowed_actions, choice_sizes
 from a3c.errors import UserError
 from a3c.process import console
 from a3c.process.signals import Leaving
+
+log = logging.getLogger(__name__)
 
 ATARI_FRAMES = 108_000  # half an hour of play: the limit of every Atari id
 MISSING = (ImportError, gymnasium.error.DependencyNotInstalled)  # if a package is missing
@@ -67,8 +70,9 @@ def _register(module: str, subject: str) -> list[str]:
         name = entry if isinstance(entry, str) else getattr(entry, "__module__", "")
         return f"{name.partition(':')[0]}.".startswith(f"{loaded.__name__}.")
 
-    if hasattr(loaded, "register_envs") and not any(map(is_own, gymnasium.registry)):
-        loaded.register_envs()
+    register = getattr(loaded, "register_envs", gymnasium.register_envs)
+    if register is not gymnasium.register_envs and not any(map(is_own, gymnasium.registry)):
+        register()
     return list(filter(is_own, gymnasium.registry))
 
 
@@ -165,6 +169,23 @@ def check(make: Callable[..., Envs], config: EnvConfig) -> tuple[Space[Any], Spa
         why = user_code.describe(cause)
         raise UserError(f"{what} failed: {why}; fix it, or choose another") from error
     return envs.single_observation_space, envs.single_action_space
+
+
+def close(envs: Envs) -> None:
+    """Close environments that have done their work, so an error is only logged."""
+    try:
+        envs.close()
+    except Exception:
+        log.exception("closing the environments failed")
+
+
+@contextlib.contextmanager
+def closing(envs: Envs) -> Iterator[Envs]:
+    """The environments, which are closed on exit."""
+    try:
+        yield envs
+    finally:
+        close(envs)
 
 
 def check_spaces(envs: Envs, env_id: str) -> None:

@@ -92,7 +92,7 @@ class Autoreset:
         """Add a step to the scores; returns the games that ended, with their environments."""
         if np.count_nonzero(self.dead):
             rewards = np.where(self.dead, 0.0, rewards)
-        self.returns += rewards
+        self.returns += np.asarray(rewards)  # jax has arrays of its own
         self.lengths += ~self.dead
         games = map(Episode, self.returns[done].tolist(), self.lengths[done].tolist())
         ended = list(zip(np.flatnonzero(done).tolist(), games, strict=True))
@@ -129,6 +129,8 @@ def info_numbers(
     """
     *tables, key = name.split("/")
     final = info.get("final_info", {} if "final_obs" in info else None)
+    if final is not None and not isinstance(final, dict):  # the environment's own entry
+        final = {}
     places = [(info, played)] if final is None else [(final, done), (info, played & ~done)]
     for source, rows in places:
         for table in tables:

@@ -12,8 +12,7 @@ import numpy as np
 from a3c.cluster.topology import Cluster, Task, wait_for_peer
 from a3c.config import Config
 from a3c.config.options import check_minibatches
-from a3c.env import seeding
-from a3c.env.environments import beat_with_steps
+from a3c.env import environments, seeding
 from a3c.errors import A3CError, FatalError, PlayError, RetryableError, UnplayableError
 from a3c.keeper.restarts import HEALTHY_S
 from a3c.learn import schedules
@@ -82,7 +81,7 @@ class Worker:
         check_minibatches(config, recurrent=network.state_size > 0)
         if network.state_size > 0:
             self._config = config = config.for_recurrent()
-        beat_with_steps(envs, heartbeat.beat)
+        environments.beat_with_steps(envs, heartbeat.beat)
         agent = Agent(network, space, config, seed=seed)
         for index, address in enumerate(cluster.ps):
             timeout_s = config.cluster.connect_timeout_s
@@ -343,11 +342,7 @@ class Worker:
             raise RetryableError("a ps was asked to end: training goes on if it comes back")
 
     def close(self) -> None:
-        """Close the environments; an error is only logged, because all work is done."""
-        try:
-            self._envs.close()
-        except Exception:
-            log.exception("closing the environments failed")
+        environments.close(self._envs)
 
 
 def not_finite(rollout: Rollout, parameters: np.ndarray) -> str:

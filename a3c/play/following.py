@@ -2,13 +2,13 @@
 
 import logging
 import time
-from contextlib import closing, suppress
+from contextlib import suppress
 from pathlib import Path
 
 import tensorflow as tf
 
 from a3c.cluster.topology import EVALUATOR
-from a3c.env.environments import beat_with_steps
+from a3c.env import environments
 from a3c.errors import A3CError, reason_of
 from a3c.play import locate
 from a3c.play.playground import MAX_ENVS, EvaluationSetup, GameScores, load, summarise
@@ -39,7 +39,7 @@ class Evaluator:
         self._sinks = JsonlSink(run.metrics(EVALUATOR)), events
         self._heartbeat = Heartbeat()
         self._envs = setup.envs(min(episodes, MAX_ENVS))
-        beat_with_steps(self._envs, self._heartbeat.beat)
+        environments.beat_with_steps(self._envs, self._heartbeat.beat)
         self._agent = setup.agent(self._envs)
         self._best = locate.find_best(run)
         self._seen = -1
@@ -70,7 +70,7 @@ class Evaluator:
         finally:
             if self._window:
                 self._window.close()
-            self._envs.close()
+            environments.close(self._envs)
 
     def _evaluate_newest(self) -> bool:
         """Play the newest checkpoint if it is new; returns whether it is the run's last.
@@ -112,7 +112,7 @@ class Evaluator:
 
     def _record(self, step: int) -> None:
         try:
-            with closing(self._setup.rendered_env()) as rendered:
+            with environments.closing(self._setup.rendered_env()) as rendered:
                 shown = self._setup, rendered, self._agent, self._run.videos
                 path = record(*shown, step=step, seconds=VIDEO_S, on_step=self._poll)
             log.info("video %s", path)

@@ -8,7 +8,6 @@ from __future__ import annotations
 import importlib.util
 import os
 import sys
-from contextlib import closing
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -18,7 +17,7 @@ import tensorflow as tf
 from gymnasium.spaces import Discrete, Space
 
 from a3c import play
-from a3c.env import wrappers
+from a3c.env import environments, wrappers
 from a3c.env.spaces import Envs
 from a3c.errors import UserError
 from a3c.net.distributions import Categorical
@@ -101,7 +100,7 @@ class LoadedAgent:
         self.env_steps = found.manifest.step  # of training
         seed = self.config.run.seed
         self._setup = EvaluationSetup(self.config, envs.make, model.build, seed)
-        with closing(self._setup.envs(1)) as played:
+        with environments.closing(self._setup.envs(1)) as played:
             self.action_space: Space[Any] = played.single_action_space
             self._agent = self._setup.agent(played, self._path)
         self.observation_space = self._agent.space

@@ -7,7 +7,7 @@ import math
 import os
 import signal
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import closing, suppress
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -19,7 +19,7 @@ from gymnasium.spaces import Box
 
 from a3c.config import Config, EnvConfig
 from a3c.config.user_code import describe
-from a3c.env import atari, seeding, wrappers
+from a3c.env import atari, environments, seeding, wrappers
 from a3c.env.environments import MISSING, import_module_of, own_limit
 from a3c.env.spaces import Envs
 from a3c.errors import UserError
@@ -92,7 +92,7 @@ class EvaluationSetup:
 
         After every step `on_step` gets the games that have ended, `episodes`, and the env steps.
         """
-        with closing(self.envs(min(episodes, MAX_ENVS))) as envs:
+        with environments.closing(self.envs(min(episodes, MAX_ENVS))) as envs:
             agent, games = self.agent(envs, directory), GameScores(episodes, envs.num_envs)
             for number, _ in enumerate(self.played_steps(envs, agent, games), 1):
                 on_step(games.num_ended, episodes, number * envs.num_envs)
@@ -113,22 +113,25 @@ class EvaluationSetup:
         maker: Any = getattr(spec, "entry_point", None)
         with suppress(*MISSING):  # making it says what is missing
             maker = load_env_creator(maker) if isinstance(maker, str) else maker
-        modes = getattr(maker, "metadata", {}).get("render_modes")
+        metadata = getattr(maker, "metadata", {})
+        modes, reason = metadata.get("render_modes"), ""
         if modes is not None and "rgb_array" not in modes:
             reason = f"its render modes are {list(modes)}, without rgb_array"
-            raise _not_renderable(config.env_id, reason)
+            if metadata is not gymnasium.Env.metadata:  # otherwise its constructor may set them
+                raise _not_renderable(config.env_id, reason)
         try:
             envs = self.make_envs(config.env_id, 1, self.seed, config, "rgb_array")
         except UserError:
             raise
         except Exception as error:
-            raise _not_renderable(config.env_id, f"it failed: {describe(error)}") from error
+            reason = reason or f"it failed: {describe(error)}"
+            raise _not_renderable(config.env_id, reason) from error
         try:
             with EnvironmentErrors():
                 envs.reset(seed=self.seed)
             screen(envs, config.env_id)
         except BaseException:
-            envs.close()
+            environments.close(envs)
             raise
         return envs
 
@@ -206,6 +209,8 @@ def screen(envs: Envs, env_id: str) -> np.ndarray:
     except Exception as error:
         raise _not_renderable(env_id, f"rendering failed: {describe(error)}") from error
     frame = np.asarray(frames[0]) if frames is not None and len(frames) else np.zeros(0)
+    if frame.dtype.kind == "f" and frame.size and 0 <= frame.min() <= frame.max() <= 1:  # MinAtar
+        frame = np.rint(255 * frame).astype(np.uint8)
     if frame.ndim != 3 or frame.shape[-1] != 3 or frame.dtype != np.uint8:
         reason = "render_mode rgb_array gives no [height, width, 3] pictures of uint8"
         raise _not_renderable(env_id, reason)

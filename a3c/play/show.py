@@ -19,8 +19,9 @@ from PIL import Image
 
 from a3c.config import Config
 from a3c.config.user_code import describe
+from a3c.env import environments
 from a3c.env.spaces import Envs
-from a3c.errors import UserError
+from a3c.errors import A3CError, UserError
 from a3c.learn.agent import Agent
 from a3c.learn.rollout import PlayedStep
 from a3c.play.picture import Camera, game_name, score_text
@@ -194,7 +195,7 @@ def evaluator_window(
     """Show the evaluator's games; it goes on if the window fails or is closed. Yields as `show`."""
     why = "the window is closed"
     try:
-        with closing(setup.rendered_env()) as envs:
+        with environments.closing(setup.rendered_env()) as envs:
             yield from show(setup, envs, agent, open_window, step, GameScores(sys.maxsize))
     except Exception as error:
         why = f"no window: {error if isinstance(error, UserError) else describe(error)}"
@@ -242,8 +243,8 @@ def prepare_window(
     try:
         if reason := missing_display():
             raise UserError(reason)
-        setup.rendered_env().close()
-    except UserError as error:
+        environments.close(setup.rendered_env())
+    except A3CError as error:
         log.warning("no window: %s", error)
         return make_envs, None
     shown = functools.partial(make_envs, render_mode="rgb_array")
