@@ -1,4 +1,4 @@
-"""One process of a cluster: `worker.py --job ps|worker --task I`, and the hosts of all processes.
+"""Run one process of a cluster: `worker.py --job ps|worker --task I`, and all their addresses.
 
 The launcher starts these processes. To start them by hand, use one terminal for each:
 
@@ -70,8 +70,8 @@ def run(cluster: Cluster, task: Task, config: Config, run_dir: Path) -> int:
             import envs
             import model
 
-            games, judged = None, config.run.stop_at_return is not None
-            if task.is_chief and judged and config.run.evaluation_episodes:
+            games, has_goal = None, config.run.stop_at_return is not None
+            if task.is_chief and has_goal and config.run.evaluation_episodes:
                 from a3c.play.playground import confirm
 
                 play = functools.partial(

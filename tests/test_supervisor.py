@@ -14,7 +14,6 @@ import pytest
 
 from a3c.cluster.plan import Plan
 from a3c.errors import EXIT_FATAL
-from a3c.hosts import far_end
 from a3c.keeper.restarts import Limits
 from a3c.launch import supervisor as module
 from a3c.process import process_records
@@ -130,7 +129,7 @@ def test_a_paused_keeper_ends_too(keepers: module.ChildKeepers, run: RunDir, mea
         keepers.end(NAME, now=False)
         wait_until(lambda: keepers.look(NAME)[0] is not None, "its end", 20.0)
     else:
-        assert far_end.end([record], now=False, grace_s=5.0) == []
+        assert process_records.end_keepers([record], now=False, grace_s=5.0) == []
     wait_until(lambda: everything_ended(run.path), "the end of its process", 20.0)
 
 

@@ -189,16 +189,16 @@ def directory_of(host: Host, label: str) -> str:
 def place(file: HostFile, config: Config) -> Placement:
     """Fill the hosts' slots in order; ports count up from `--base-port` on each host."""
     settings = config.cluster
-    if settings.addresses > file.slots:
+    if settings.num_addresses > file.slots:
         flag = "--max-workers" if settings.max_workers else "--workers"
-        what = f"{flag} {settings.addresses}: the hosts have {count(file.slots, 'slot')}"
+        what = f"{flag} {settings.num_addresses}: the hosts have {count(file.slots, 'slot')}"
         raise UserError(f"{what}: give fewer, or more slots")
     if settings.isolation == "on":
         raise UserError("--isolation on: a network of one machine's own reaches no other host")
     slots = [host for host in file.hosts for _ in range(host.slots)]
     named = {host.name: host for host in file.hosts}
     chosen = {Task("ps", i): named[file.ps[i % len(file.ps)]] for i in range(settings.ps)}
-    chosen |= {Task("worker", i): slots[i] for i in range(settings.addresses)}
+    chosen |= {Task("worker", i): slots[i] for i in range(settings.num_addresses)}
     places, base = [host.address for host in chosen.values()], settings.base_port or BASE_PORT
     made = count_up(places, base, settings.ps, trusted_network=settings.trusted_network)
     return Placement(made, {task.name: host for task, host in chosen.items()}, file)

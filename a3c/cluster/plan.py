@@ -85,7 +85,7 @@ class Plan:
 
 def choose_addresses(config: Config, *, isolated: bool = False) -> Cluster:
     """The addresses of all processes on this machine: free ports, or checked ones from a base."""
-    num_ps, count = config.cluster.ps, config.cluster.ps + config.cluster.addresses
+    num_ps, count = config.cluster.ps, config.cluster.ps + config.cluster.num_addresses
     if count > MAX_PROCESSES:
         what = f"{count:,} processes are too many for one machine"
         raise UserError(f"{what}: give --workers {MAX_PROCESSES:,} at most, less --ps")

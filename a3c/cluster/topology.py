@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from a3c.errors import RetryableError, UserError
 
 JOBS = ("ps", "worker")
-CHIEF = "worker-0"  # initialises, saves and judges the run
+CHIEF = "worker-0"  # initialises the ps, saves, and decides when the run ends
 EVALUATOR = "evaluator-0"  # plays checkpoints, if a run has one
 
 # DNS can look up only labels of 1 to 63 characters.

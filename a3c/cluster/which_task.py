@@ -63,7 +63,7 @@ def from_hosts(ps_hosts: str, worker_hosts: str, settings: ClusterConfig) -> Clu
             for address in filter(None, map(str.strip, text.split(",")))
             for number in range(count if "{}" in address else 1)
         ]
-        for text, count in ((ps_hosts, settings.ps), (worker_hosts, settings.addresses))
+        for text, count in ((ps_hosts, settings.ps), (worker_hosts, settings.num_addresses))
     )
     return make_cluster(ps, workers, trusted_network=settings.trusted_network)
 

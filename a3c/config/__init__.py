@@ -358,7 +358,7 @@ class ClusterConfig:
         return self.heartbeat_timeout_s or 2 * self.ps_timeout_s
 
     @property
-    def addresses(self) -> int:
+    def num_addresses(self) -> int:
         """The number of workers with an address, including those that may be added later."""
         return self.max_workers or self.workers
 

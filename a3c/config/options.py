@@ -178,7 +178,7 @@ def validate(config: Config) -> Config:
     cluster, network = config.cluster, config.network.network
     _check_learning(config)
     check_minibatches(config, recurrent=is_recurrent(network))
-    if cluster.addresses < cluster.workers:
+    if cluster.num_addresses < cluster.workers:
         fact = f"max_workers {cluster.max_workers} is below workers {cluster.workers}"
         raise UserError(f"{fact}: give more, or fewer --workers")
     if config.share.envs > MAX_ENVS:
@@ -192,8 +192,8 @@ def validate(config: Config) -> Config:
     if not config.network.hidden_sizes and network in ("mlp", "mlp-lstm"):
         raise UserError("hidden_sizes is empty: give at least one layer, for example 64 64")
     shown = config.run.render_worker
-    if shown is not None and shown >= cluster.addresses:
-        what = f"render_worker {shown}: there is none, the last one is {cluster.addresses - 1}"
+    if shown is not None and shown >= cluster.num_addresses:
+        what = f"render_worker {shown}: there is none, the last one is {cluster.num_addresses - 1}"
         raise UserError(f"{what}; give another, or more --workers")
     for name in ("push_winner", "stop_worker_games"):
         if getattr(config.run, name) and config.run.stop_at_return is None:

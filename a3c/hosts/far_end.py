@@ -16,7 +16,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -119,7 +119,7 @@ def attach(request: dict[str, Any], spec: KeeperSpec, launcher: Channel) -> str 
         if record.argv == spec.argv:
             launcher.send({"connected": "already running"})
             return None
-        end([record], now=False)
+        process_records.end_keepers([record], now=False)
     elif record and request["unless_ended"] and record.state in ENDED_STATES:
         return None
     with os.fdopen(os.memfd_create("stderr"), "w+b") as said:  # the disk may be full
@@ -150,18 +150,6 @@ def attach(request: dict[str, Any], spec: KeeperSpec, launcher: Channel) -> str 
     return f"its keeper wrote no record, and exited with code {keeper.poll()}"
 
 
-def end(records: Sequence[ProcessRecord], *, now: bool, grace_s: float = 20.0) -> list[str]:
-    """End keepers, by force if `now` or after `grace_s`; return the names of those that remain."""
-    for insist in [True] if now else [False, True]:
-        alive = [r for r in records if process_records.keeper_lives(r)]
-        for record in alive:
-            process_records.terminate(record, now=insist)
-        deadline = time.monotonic() + (10.0 if insist else grace_s)
-        while time.monotonic() < deadline and any(map(process_records.keeper_lives, alive)):
-            time.sleep(0.05)
-    return [r.name for r in records if process_records.keeper_lives(r)]
-
-
 def main() -> int:
     launcher = Channel(0, 1)
     request = launcher.receive(PING_TIMEOUT_S)
@@ -171,7 +159,7 @@ def main() -> int:
         records = process_records.read_records(Path(request["end_run"]))
         wanted = [record for record in records if request["name"] in (None, record.name)]
         alive = [record for record in wanted if process_records.keeper_lives(record)]
-        left = end(alive, now=request["now"])
+        left = process_records.end_keepers(alive, now=request["now"])
         launcher.send({"ended": [r.name for r in alive if r.name not in left], "left": left})
         return 0
     spec = parse(request["keeper"][-1])

@@ -186,9 +186,9 @@ class PartSupervisor(Supervisor):
         outcome = super().run()
         if outcome.stopped:
             return outcome
-        judged = [CHIEF] if CHIEF in self._kept else list(self._kept)
-        codes = {name: self.exit_code(name) or EXIT_OK for name in judged}
-        worst = max(judged, key=codes.__getitem__)
+        deciding = [CHIEF] if CHIEF in self._kept else list(self._kept)
+        codes = {name: self.exit_code(name) or EXIT_OK for name in deciding}
+        worst = max(deciding, key=codes.__getitem__)
         return Outcome(codes[worst], failed=worst if codes[worst] else None)
 
     def _watch(self) -> Outcome:

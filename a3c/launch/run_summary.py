@@ -29,7 +29,7 @@ from a3c.play import locate
 from a3c.process import process_records
 from a3c.process.console import command, count, discard, format_mean, relative_path
 from a3c.run import checkpoint, rundir
-from a3c.run.rows import RowFollower, latest, newest_step, parse_row, rollback_messages
+from a3c.run.rows import LineFollower, latest, newest_step, parse_row, rollback_messages
 from a3c.run.rundir import REPOSITORY, RunDir
 from a3c.watch.snapshot import Curve, one_line
 from a3c.watch.status import Reader
@@ -124,7 +124,7 @@ class ProgressLog:
         self._curve = Curve(run.metrics(CHIEF))
         self._waits: set[str] = set()
         lost = run.metrics("losses")
-        self._losses = RowFollower(lost, lost.stat().st_size if lost.exists() else 0)
+        self._losses = LineFollower(lost, lost.stat().st_size if lost.exists() else 0)
 
     def poll(self) -> None:
         """Log the news in the run's files; without progress, log each wait for a peer once."""

@@ -33,7 +33,7 @@ LIMITS = Limits()
 POLL_S = 0.2
 RESTART_POLL_S = 1.0  # in tmux mode each poll reads many files
 WORKER_LINGER_S = 12.0  # after the chief has exited
-AFTER_PS_S = 4.0  # once the ps have exited too; they wait for all running workers
+AFTER_PS_S = 4.0  # after the ps have exited too, which first wait for all running workers
 PS_LINGER_S = 20.0  # after the last worker has exited
 EVALUATOR_LINGER_S = 600.0  # the evaluator plays the last checkpoint and records a video
 
@@ -294,6 +294,7 @@ class Supervisor:
             self._pause()
 
     def _pause(self) -> None:
+        """Restart what is due, show the run, and sleep."""
         self.poll()
         self._on_poll()
         time.sleep(POLL_S)

@@ -20,13 +20,13 @@ from a3c.cluster.topology import CHIEF
 from a3c.config.command_line import Parser, parse_path
 from a3c.config.command_line import make_parser as make_config_parser
 from a3c.errors import EXIT_OK, UserError
-from a3c.hosts import far_end, near_end
+from a3c.hosts import near_end
 from a3c.keeper.spec import Process
 from a3c.launch import catalogue, hosts, run_summary, supervisor, sweep
 from a3c.process import console, process_records
 from a3c.process.process_records import ENDED_STATES, Identity, ProcessRecord
 from a3c.run import rundir
-from a3c.run.rows import RowFollower
+from a3c.run.rows import LineFollower
 from a3c.run.rundir import RunDir
 from a3c.watch import status as reading
 from a3c.watch.snapshot import lines, printable, score
@@ -84,7 +84,7 @@ def logs(arguments: argparse.Namespace) -> None:
             rundir.find(wanted)
             remedy = f"did you mean `logs --run {shlex.quote(wanted)}`?"
         raise UserError(f"{found.name} has no log of {wanted!r}: {remedy}")
-    followers: dict[Path, RowFollower] = {}
+    followers: dict[Path, LineFollower] = {}
     while True:
         files = [found.log(wanted)] if wanted else sorted((found.path / "logs").glob("*.log"))
         prefix = len(files) > 1
@@ -94,7 +94,7 @@ def logs(arguments: argparse.Namespace) -> None:
             except OSError as error:
                 why = error.strerror
                 raise UserError(f"{file} can't be read ({why}): make it readable") from None
-            for line in followers.setdefault(file, RowFollower(file)).lines():
+            for line in followers.setdefault(file, LineFollower(file)).lines():
                 for text in line.decode(errors="replace").splitlines() or [""]:
                     print(f"{file.stem:12} {text}" if prefix else text)
             sys.stdout.flush()
@@ -124,7 +124,7 @@ def stop(arguments: argparse.Namespace) -> None:
     servers = [record for record in alive if record.role == "ps"]
     others = [record for record in alive if record not in (*chief, *servers)]
     for group in [alive] if arguments.now else [others, chief, servers]:
-        if left := far_end.end(group, now=arguments.now, grace_s=STOP_TIMEOUT_S):
+        if left := process_records.end_keepers(group, now=arguments.now, grace_s=STOP_TIMEOUT_S):
             names = ", ".join(left)
             raise UserError(f"{names} did not end: look at it with `ps`, or end it yourself")
     deadline = time.monotonic() + 10.0  # for the launcher or the cockpit to write the summary
@@ -282,7 +282,7 @@ def remove(arguments: argparse.Namespace) -> None:
     if record.task == 0:
         raise UserError(f"{name} writes the checkpoints and can't be removed: use `stop`")
     if process_records.keeper_lives(record):
-        if far_end.end([record], now=False, grace_s=SCALING_TIMEOUT_S):
+        if process_records.end_keepers([record], now=False, grace_s=SCALING_TIMEOUT_S):
             late = f"{name} has not left within {SCALING_TIMEOUT_S:g} s"
             raise UserError(f"{late}: see `logs {name}`")
         near_end.end_remote(run, now=False, name=name)  # its host may have been out of reach

@@ -288,7 +288,7 @@ class Worker:
         return bool(self._reason or reply.end_reason) or is_at_limit or self._stop.is_set()
 
     def _save_for_others(self, error: PlayError | UnplayableError) -> None:
-        """Raise the error; the chief first goes on saving and judging while the others push.
+        """Raise the error; the chief first goes on saving and checking the goal while others push.
 
         After a PlayError it does so for `SAVE_FOR_OTHERS_S`, so that its keeper never gives up on
         restarts; after an UnplayableError until the end, because a restart can't help.

@@ -11,8 +11,10 @@ import json
 import math
 import os
 import signal
+import time
 import types
 import typing
+from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
@@ -218,6 +220,21 @@ def live_state(record: ProcessRecord) -> str:
 def terminate(record: ProcessRecord, now: bool = False) -> bool:
     """Ask a process's keeper to end it, at once if `now`; False if the keeper isn't running."""
     return signal_keeper(record, signal.SIGQUIT if now else signal.SIGTERM)
+
+
+def end_keepers(records: Sequence[ProcessRecord], *, now: bool, grace_s: float = 20.0) -> list[str]:
+    """End the keepers of this host's processes, by force if `now` or after `grace_s`.
+
+    Returns the names of the processes whose keepers remain.
+    """
+    for insist in [True] if now else [False, True]:
+        alive = [record for record in records if keeper_lives(record)]
+        for record in alive:
+            terminate(record, now=insist)
+        deadline = time.monotonic() + (10.0 if insist else grace_s)
+        while time.monotonic() < deadline and any(map(keeper_lives, alive)):
+            time.sleep(0.05)
+    return [record.name for record in records if keeper_lives(record)]
 
 
 def resident_bytes(pid: int) -> int:

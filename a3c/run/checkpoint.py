@@ -90,6 +90,7 @@ def is_over(manifest: Manifest, config: RunConfig) -> bool:
 
 
 def _of_run(manifest: Manifest, name: str) -> float:
+    """A number in the settings of a checkpoint's run; -inf if there is none."""
     run = manifest.config.get("run")
     value = run.get(name) if isinstance(run, dict) else None
     return float(value) if isinstance(value, int | float) else -math.inf

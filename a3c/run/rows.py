@@ -105,7 +105,7 @@ class Cache:
         return self._known[path][1]
 
 
-class RowFollower:
+class LineFollower:
     """Reads the lines appended to a file since the last call; starts over if it was truncated."""
 
     def __init__(self, path: Path, offset: int = 0) -> None:

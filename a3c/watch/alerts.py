@@ -49,8 +49,8 @@ def _failure(p: ProcessStatus, live: bool) -> str | None:
 
 
 def is_crash_looping(p: ProcessStatus) -> bool:
-    young = p.state == "restarting" or (p.uptime_s is not None and p.uptime_s < HEALTHY_S)
-    return p.restarts >= 3 and p.is_live and young
+    is_recent = p.state == "restarting" or (p.uptime_s is not None and p.uptime_s < HEALTHY_S)
+    return p.restarts >= 3 and p.is_live and is_recent
 
 
 def _waiting(p: ProcessStatus, _live: bool) -> str | None:
@@ -85,16 +85,16 @@ def _restarts(status: Status) -> Iterator[str]:
     if status.losses:
         times = f" ({len(status.losses)} times so far)" if len(status.losses) > 1 else ""
         yield f"the run {status.losses[-1]}{times}"
-    calm = [
+    restarted = [
         (p, "once" if p.restarts == 1 else f"{p.restarts} times")
         for p in status.processes
         if p.restarts and p.state != "failed" and not is_crash_looping(p)
     ]
-    if len(calm) == 1:
-        p, times = calm[0]
+    if len(restarted) == 1:
+        p, times = restarted[0]
         yield f"{p.name} was restarted {times}, {_last_exit(p)}"
-    elif calm:
-        yield "restarted: " + _listed([f"{p.name} {times}" for p, times in calm])
+    elif restarted:
+        yield "restarted: " + _listed([f"{p.name} {times}" for p, times in restarted])
 
 
 def _late(status: Status) -> Iterator[str]:

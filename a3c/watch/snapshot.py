@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 
 from a3c.process.console import count, format_mean, table
 from a3c.process.process_records import ENDED_STATES, LastExit
-from a3c.run.rows import RowFollower, parse_row
+from a3c.run.rows import LineFollower, parse_row
 
 LIVE_STATES = ("starting", "running", "restarting")
 
@@ -220,7 +220,7 @@ def lines(status: Status) -> list[str]:
     return shown
 
 
-_FAR_S = 100 * 3600.0
+_LONGEST_S = 100 * 3600.0  # a longer time until the goal isn't shown
 
 
 class Point(NamedTuple):
@@ -234,7 +234,7 @@ class Curve:
 
     def __init__(self, path: Path) -> None:
         self.points: list[Point] = []
-        self._follower = RowFollower(path)
+        self._follower = LineFollower(path)
         self.update()
 
     def update(self) -> None:
@@ -258,8 +258,8 @@ def seconds_to_goal(goal: float, mean: float, points: Sequence[Point]) -> float 
     if len(recent) < 8 or min(times) == max(times):
         return None
     slope = statistics.linear_regression(times, [p.value for p in recent]).slope
-    seconds = (goal - mean) / slope if slope > 0 else _FAR_S
-    return seconds if seconds < _FAR_S else None
+    seconds = (goal - mean) / slope if slope > 0 else _LONGEST_S
+    return seconds if seconds < _LONGEST_S else None
 
 
 def seconds_to_end(status: Status) -> float | None:
@@ -271,7 +271,7 @@ def seconds_to_end(status: Status) -> float | None:
     seconds = (status.max_env_steps - status.global_step) / status.env_steps_per_s
     if status.max_wall_time_s is not None:
         seconds = min(seconds, max(0.0, status.max_wall_time_s - (status.wall_s or 0.0)))
-    return seconds if 0 <= seconds < 100 * _FAR_S else None
+    return seconds if 0 <= seconds < 100 * _LONGEST_S else None
 
 
 def fresh_s(interval_s: float) -> float:

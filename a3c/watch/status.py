@@ -1,7 +1,7 @@
 """Read the status of a run from its directory and the system's process table only.
 
-So any user can read it at any time, while the run is active or after its end. This module imports
-neither TensorFlow nor rich nor libtmux, and psutil only to measure CPU and memory.
+Any user can therefore read it at any time, also after the run's end. This module imports neither
+TensorFlow nor rich nor libtmux, and psutil only to measure CPU and memory.
 """
 
 import contextlib
@@ -45,7 +45,7 @@ class Reader:
         self._run = run
         self._is_copy = rundir.copied_from(run) is not None  # then its records are of the original
         self._cache = rows.Cache()
-        self._episodes = rows.RowFollower(run.metrics("episodes"))
+        self._episodes = rows.LineFollower(run.metrics("episodes"))
         self._games: defaultdict[int, array[int]] = defaultdict(lambda: array("q"))
         self._measured: dict[int, Any] = {}  # psutil.Process by pid
         self._pss_mb: dict[int, float] = {}  # by pid; those read longest ago first
@@ -86,7 +86,7 @@ class Reader:
     ) -> list[ProcessStatus]:
         """The planned processes and any others that have a record; ps first."""
         cluster = config.cluster
-        addresses = {"ps": cluster.ps, "worker": cluster.addresses}
+        num_addresses = {"ps": cluster.ps, "worker": cluster.num_addresses}
         found = {}
         for record in records:
             seen = self._cache.get(remote.read, remote.path_of(self._run, record.name))
@@ -96,7 +96,7 @@ class Reader:
                 updated_at = datetime.fromisoformat(record.updated_at).timestamp()
             is_past = member.host == process_records.this_host() and (
                 updated_at < started_at
-                or record.task >= addresses.get(record.role, record.task + 1)
+                or record.task >= num_addresses.get(record.role, record.task + 1)
             )
             if member.is_live or not is_past:
                 found[record.name] = member
