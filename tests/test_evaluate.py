@@ -31,7 +31,7 @@ from a3c.run import checkpoint, rundir
 from a3c.run.metrics import Episode
 from a3c.run.rows import read_rows
 from a3c.run.rundir import RunDir
-from tests import Log, Patch, Said, clusters, ended, not_none, snapshots, videos
+from tests import Log, Patch, clusters, ended, not_none, snapshots, videos
 from tests.clusters import small_config, untrained
 from tests.fake_runs import configure, manifest_of
 from tests.runs import REPOSITORY, call, call_script, launcher, line_of, script, started, wait_until
@@ -324,17 +324,15 @@ def test_an_environments_error_is_one_line(where: str, monkeypatch: Patch) -> No
     assert line.endswith(": OSError: no camera")
 
 
-def test_scores_outlive_an_environment_that_fails_to_close(
-    monkeypatch: Patch, capsys: Said, caplog: Log
-) -> None:
+def test_scores_outlive_an_environment_that_fails_to_close(monkeypatch: Patch, caplog: Log) -> None:
     def broken(*arguments: Any) -> Any:
         made = make_vec("CartPole-v1", arguments[1], arguments[3])
         monkeypatch.setattr(made, "close", mock.Mock(side_effect=ValueError("no handle")))
         return made
 
     monkeypatch.setattr(envs, "make", broken)
-    assert evaluate.main(["zoo/cartpole", "--episodes", "2", "--json"]) == 0
-    assert len(json.loads(capsys.readouterr().out)["returns"]) == 2
+    scores = ended(0, evaluate.main, "zoo/cartpole", "--episodes", "2", "--json").out
+    assert len(json.loads(scores)["returns"]) == 2
     assert "closing the environments failed" in caplog.text
 
 

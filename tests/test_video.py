@@ -316,7 +316,8 @@ class OwnMetadataEnv(RgbEnv):
 def test_colours_may_be_fractions_and_metadata_an_instances_own(maker: Any) -> None:
     made = opened(f"{maker.__name__}-v0", maker, picture=np.full((8, 8, 3), 0.6))  # as in MinAtar
     frame = playground.screen(made, "")
-    assert (frame.dtype, frame.max()) == (np.uint8, 153)
+    assert frame.dtype == np.uint8
+    assert frame.max() == 153
 
 
 def test_frames_per_second_are_those_of_the_game() -> None:

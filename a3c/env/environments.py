@@ -70,7 +70,7 @@ def _register(module: str, subject: str) -> list[str]:
         name = entry if isinstance(entry, str) else getattr(entry, "__module__", "")
         return f"{name.partition(':')[0]}.".startswith(f"{loaded.__name__}.")
 
-    register = getattr(loaded, "register_envs", gymnasium.register_envs)
+    register: Any = getattr(loaded, "register_envs", gymnasium.register_envs)
     if register is not gymnasium.register_envs and not any(map(is_own, gymnasium.registry)):
         register()
     return list(filter(is_own, gymnasium.registry))
