@@ -245,6 +245,13 @@ def test_a_lock_of_an_editor_or_a_broken_link_is_no_code(tmp_path: Path) -> None
     assert list(probe.code_of(str(tmp_path))) == ["model.py"]
 
 
+def test_what_pip_has_built_is_no_code(tmp_path: Path) -> None:
+    for name in ("model.py", "build/lib/model.py"):
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).touch()
+    assert list(probe.code_of(str(tmp_path))) == ["model.py"]
+
+
 def test_metrics_that_a_full_disk_did_not_take_are_copied_later(far: Far) -> None:
     follower = far.follow()
     far.at_work()

@@ -22,7 +22,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 LIBRARIES = ("tensorflow", "numpy", "gymnasium", "ale-py")  # of one version on all hosts
-_NO_CODE = ("tests", "benchmarks", "docs", "docker", "runs", "site-packages")
+_NO_CODE = ("tests", "benchmarks", "docs", "docker", "runs", "site-packages", "build")
 
 
 def code_of(directory: str) -> dict[str, str]:
