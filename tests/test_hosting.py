@@ -283,6 +283,25 @@ def test_half_a_line_from_a_host_or_no_ssh_is_named(far: Far, monkeypatch: Patch
     refused("--hosts: there is no ssh here: install it", hosts.ask, far.plan)
 
 
+def test_a_login_shell_may_print_before_the_first_message(far: Far) -> None:
+    title = "printf '\\033]0;beta {1}\\a'; "
+    far.cut.with_name("ssh").write_text(SSH.replace("exec sh", title + "exec sh"))
+    (answer,) = hosts.ask(far.plan)
+    assert (answer.trouble, bool(answer.facts)) == ("", True)
+
+
+def test_lines_that_hold_no_message_are_passed_on() -> None:
+    source, sink = os.pipe()
+    channel, others = far_end.Channel(source, sink), list[bytes]()
+    channel.on_other = others.append
+    banner = [b"load {1}", b"options: {}", b'use {"host"}', b"\xff {", b'["{"]']
+    channel.send({"a": {"b": 1}}, before=b"\n".join([*banner, b"$ "]))
+    assert channel.receive(10.0) == {"a": {"b": 1}}
+    assert others == banner
+    os.close(source)
+    os.close(sink)
+
+
 def test_pings_keep_a_connection_and_without_them_it_ends(
     tmp_path: Path, monkeypatch: Patch
 ) -> None:

@@ -32,7 +32,10 @@ PING_TIMEOUT_S = 60.0  # without a ping: the connection counts as lost
 
 
 class Channel:
-    """JSON objects on two descriptors, one per line; `on_other` gets lines that hold none."""
+    """JSON objects on two descriptors, one per line; `on_other` gets lines that hold none.
+
+    Before an object there may be what a login shell has printed without a newline.
+    """
 
     def __init__(self, source: int, sink: int) -> None:
         self._source, self._sink = source, sink
@@ -53,7 +56,7 @@ class Channel:
             if newline:
                 self._data = rest
                 with contextlib.suppress(ValueError):
-                    message = json.loads(line)
+                    message = json.loads(line[max(0, line.find(b'{"')) :])
                     if isinstance(message, dict):
                         return message
                 self.on_other(line)
