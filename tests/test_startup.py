@@ -1,6 +1,8 @@
 """Start of a process: its turn, the import of TensorFlow, and memory that stays with it."""
 
 import contextlib
+import errno
+import fcntl
 import io
 import os
 import sys
@@ -8,6 +10,7 @@ import threading
 import time
 from collections.abc import Iterator
 from pathlib import Path
+from typing import IO
 from unittest import mock
 
 import pytest
@@ -76,6 +79,19 @@ def test_no_process_waits_if_each_has_a_core(tmp_path: Path) -> None:
         assert other.inside.wait(60)
         assert num_inside(rest) == 0
         other.let_go.set()
+
+
+def test_others_wait_on_a_network_file_system_too(tmp_path: Path, monkeypatch: Patch) -> None:
+    flock = fcntl.flock
+
+    def of_nfs(file: IO[str], operation: int) -> None:  # a lock of a range, as fcntl's
+        if operation & fcntl.LOCK_SH and not file.readable():
+            raise OSError(errno.EBADF, os.strerror(errno.EBADF))
+        flock(file, operation)
+
+    monkeypatch.setattr(fcntl, "flock", of_nfs)
+    with starting(tmp_path, 1) as (_, rest):
+        assert not rest[0].inside.wait(0.5)
 
 
 def test_a_waiting_process_starts_after_a_time_out(tmp_path: Path, monkeypatch: Patch) -> None:

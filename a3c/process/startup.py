@@ -41,8 +41,8 @@ def start_in_order(directory: Path, *, first: bool, processes: int) -> Iterator[
     with contextlib.ExitStack() as stack:
         with contextlib.suppress(OSError):
             directory.mkdir(parents=True, exist_ok=True)
-            file = stack.enter_context((directory / ".start-first").open("w"))
-            if first:
+            file = stack.enter_context((directory / ".start-first").open("w+"))
+            if first:  # on NFS a shared lock needs a file that can be read
                 fcntl.flock(file, fcntl.LOCK_SH)  # until the file is closed
             elif processes > len(os.sched_getaffinity(0)):
                 time.sleep(YIELD_S)
