@@ -26,7 +26,8 @@ from a3c.run.rundir import RunDir
 from a3c.watch import status
 from tests import Log, Patch, ended
 from tests.fake_runs import cartpole
-from tests.runs import DEADLINE_S, a_process, call_script, record, script, started, wait_until
+from tests.isolation import ORDINARY_USER, needs_user_namespaces
+from tests.runs import DEADLINE_S, a_process, call, call_script, record, script, started, wait_until
 
 KEEP = script("launch_cluster.py", "keep")
 
@@ -156,6 +157,22 @@ def test_keep_exits_with_the_worst_exit_code_of_its_processes(tmp_path: Path) ->
     assert supervise(run, [good, bad]) == Outcome(70, failed="worker-2")
     chief = dataclasses.replace(bad, name="worker-0", task=0)
     assert supervise(run, [chief, a_process(run, "worker-3", *SLEEP)]) == Outcome(70, "worker-0")
+
+
+@needs_user_namespaces
+@pytest.mark.parametrize("name", ["ps-0", "worker-0", "evaluator-0"])
+def test_a_run_directory_of_another_user_is_refused(tmp_path: Path, name: str) -> None:
+    """As a volume that containers with another uid have written."""
+    folder = tmp_path / "theirs"
+    folder.mkdir(mode=0o000)
+    if os.geteuid() == 0:
+        os.chown(folder, 12345, 12345)
+    hosts = ("--ps-hosts", "127.0.0.1:1", "--worker-hosts", "127.0.0.1:2")
+    flags = ("--env-id", "CartPole-v1", "--run-dir", str(folder / "run"))
+    done = call(*ORDINARY_USER, *KEEP, name, *hosts, *flags)
+    (line,) = done.stderr.splitlines()
+    assert (done.returncode, line.split(": ")[0]) == (2, "launch_cluster.py")
+    assert "Permission denied; give a directory that can be written" in line
 
 
 def test_health_fails_without_processes(tmp_path: Path) -> None:

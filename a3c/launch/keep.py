@@ -149,6 +149,8 @@ def _keep(mine: list[Process], planned: Plan, config: Config, chosen: argparse.N
     """Supervise these processes and return the exit code; the chief's host has the run's files."""
     run = RunDir(Path(planned.run_dir))
     if all(process.name != CHIEF for process in mine):
+        with rundir.refusing(run.path):
+            run.config.exists()  # raises an OSError in a directory of another user
         if mine[0].role not in ("ps", "worker") and not run.config.exists():
             log.info("waiting for %s to write %s", CHIEF, run.config)
             while not run.config.exists():
