@@ -77,6 +77,12 @@ def test_a_mode_that_needs_a_clone_is_refused(installed: Path, tmp_path: Path) -
     code, out = said(installed, tmp_path, "a3c", "--mode", "compose")
     assert (code, len(out.splitlines())) == (2, 1)
     assert "builds an image of a clone" in out
+    hosts = tmp_path / "hosts.toml"
+    hosts.write_text('[[host]]\nhost = "here"\naddress = "10.9.0.1"\nslots = 1\n')
+    flags = ("--env-id", "CartPole-v1", "--hosts", str(hosts), "--trusted-network", "--dry-run")
+    code, out = said(installed, tmp_path, "a3c", *flags)
+    assert (code, len(out.splitlines())) == (2, 1)
+    assert "--hosts needs a clone" in out
 
 
 def test_the_wheel_holds_every_module_and_preset_and_says_that_it_is_typed(installed: Path) -> None:

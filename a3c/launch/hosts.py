@@ -25,7 +25,7 @@ from a3c.keeper.spec import Process
 from a3c.launch.preflight import shortages
 from a3c.process.console import table
 from a3c.process.process_records import write_atomically
-from a3c.run.rundir import RunDir
+from a3c.run.rundir import REPOSITORY, RunDir
 
 log = logging.getLogger(__name__)
 
@@ -55,6 +55,8 @@ def place(config: Config, chosen: argparse.Namespace) -> tuple[Config, Placement
         path = chosen.run_dir / COPY
     if path is None:
         return config, None
+    if not (REPOSITORY / "pyproject.toml").exists():
+        raise UserError("--hosts needs a clone, here and on the hosts: run it in one")
     file = hostfile.read(path)
     layer = command_line.read_file(chosen.config) if chosen.config else {}
     given = hasattr(chosen, "config.workers") or "workers" in layer
