@@ -19,9 +19,9 @@ help: ## list the targets
 setup: $(STAMP) ## make .venv with the locked versions
 
 $(STAMP): requirements.lock
-	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \
-		{ echo "make: $(PYTHON) is older than 3.11: give PYTHON=python3.11 or newer" >&2; exit 2; }
-	$(PYTHON) -m venv $(VENV)
+	@$(PYTHON) -c 'import sys; sys.exit(not (3, 11) <= sys.version_info < (3, 14))' || \
+		{ echo "make: $(PYTHON) is not Python 3.11 to 3.13: give PYTHON=python3.11" >&2; exit 2; }
+	$(PYTHON) -m venv $(if $(wildcard $@),,--clear) $(VENV)
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check -r requirements.lock
 	@touch $@
 

@@ -3,6 +3,7 @@
 These set up what they need, or name the command that does.
 """
 
+import os
 import shutil
 import sys
 import sysconfig
@@ -97,6 +98,42 @@ def test_the_citation_is_of_this_version() -> None:
     cited = yaml.safe_load((REPOSITORY / "CITATION.cff").read_text())
     assert (cited["title"], cited["version"]) == ("a3c-cluster", a3c.__version__)
     assert {"cff-version", "message", "authors"} <= set(cited)
+
+
+needs_make = pytest.mark.skipif(not shutil.which("make"), reason="there is no make")
+PYTHON = """#!/bin/sh
+if [ "$1" = -c ]; then exec {real} -c "import sys; sys.version_info = (3, $MINOR); $2"; fi
+echo "$@" >> calls
+mkdir -p .venv/bin && echo 'echo pip >> calls' > .venv/bin/python && chmod +x .venv/bin/python
+[ -z "$NO_WHEEL" ] || echo exit 1 >> .venv/bin/python
+"""
+
+
+@needs_make
+def test_make_setup_takes_a_python_that_has_tensorflow(tmp_path: Path, monkeypatch: Patch) -> None:
+    shutil.copy(REPOSITORY / "Makefile", tmp_path)
+    (tmp_path / "requirements.lock").touch()
+    python, calls = tmp_path / "python", tmp_path / "calls"
+    python.write_text(PYTHON.format(real=sys.executable))
+    python.chmod(0o700)
+
+    def setup(minor: int) -> tuple[str, list[str]]:
+        """The first line of stderr, and the calls of this Python and of the one in .venv."""
+        monkeypatch.setenv("MINOR", str(minor))
+        calls.write_text("")
+        done = call("make", "--silent", "setup", f"PYTHON={python}", cwd=tmp_path)
+        return done.stderr.partition("\n")[0], calls.read_text().splitlines()
+
+    for minor in (10, 14):
+        line = f"make: {python} is not Python 3.11 to 3.13: give PYTHON=python3.11"
+        assert setup(minor) == (line, [])
+    monkeypatch.setenv("NO_WHEEL", "1")
+    assert setup(11)[1] == ["-m venv --clear .venv", "pip"]
+    monkeypatch.delenv("NO_WHEEL")
+    assert setup(13) == ("", ["-m venv --clear .venv", "pip"]), "what failed before is cleared"
+    assert setup(13) == ("", []), "it is up to date"
+    os.utime(tmp_path / ".venv" / ".made-from-lock", (1, 1))
+    assert setup(13) == ("", ["-m venv .venv", "pip"]), "what `make extras` has added stays"
 
 
 SCRIPTS = ("launch_cluster.py", "worker.py", "evaluate.py", "plot.py", "model.py")
