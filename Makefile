@@ -5,7 +5,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.made-from-lock
 
-ENV ?= CartPole-v1
+ENV_ID ?= CartPole-v1
 WORKERS ?= 2
 ARGS ?=
 JOBS ?= 3
@@ -25,8 +25,8 @@ $(STAMP): requirements.lock
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check -r requirements.lock
 	@touch $@
 
-train: setup ## train ENV (CartPole-v1) with WORKERS (2) until solved
-	$(BIN)/python launch_cluster.py --env-id $(ENV) --workers $(WORKERS) --mode child $(ARGS)
+train: setup ## train ENV_ID (CartPole-v1) with WORKERS (2) until solved
+	$(BIN)/python launch_cluster.py --env-id $(ENV_ID) --workers $(WORKERS) --mode child $(ARGS)
 
 test: setup ## run the tests, JOBS (3) test files at a time; JOBS=0: one after the other
 	$(BIN)/python -m pytest -n $(JOBS) --dist loadfile --no-loadscope-reorder $(ARGS)
