@@ -254,6 +254,17 @@ def test_pods_may_do_nothing_and_only_their_own_reach_them() -> None:
         assert container["ports"][0]["containerPort"] == 2222
 
 
+def test_an_image_of_a_clone_that_others_cannot_read_starts() -> None:
+    """COPY keeps modes, and the clone may have been made under umask 077."""
+    text = (DOCKER / "Dockerfile").read_text()
+    runtime, tests = text.split("\nFROM ")[2:4]
+    for stage, command in (
+        (runtime, r"COPY a3c a3c\n(?:#.*\n)*RUN chmod -R a\+rX \. && .*\nUSER 1000"),
+        (tests, r"COPY \. \.\nRUN chown -R 1000:1000 \.\nUSER 1000"),
+    ):
+        assert re.search(command, stage), command
+
+
 @pytest.mark.parametrize("name", ["compose.yaml", "compose.host.yaml"])
 def test_containers_may_do_nothing(name: str) -> None:
     services = yaml.safe_load((DOCKER / name).read_text())["services"]
