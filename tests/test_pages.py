@@ -95,6 +95,13 @@ def test_every_path_in_the_map_and_every_link_leads_somewhere() -> None:
     assert lost + [link for link in links if not (REPOSITORY / link).exists()] == []
 
 
+def test_a_run_in_a_container_that_is_removed_outlives_it() -> None:
+    texts = [(REPOSITORY / page).read_text("utf-8") for page in pages.files_of("docker", "*.md")]
+    commands = re.findall(r"docker run --rm .*--env-id.*", "\n".join([README, *texts]))
+    assert commands
+    assert [command for command in commands if not re.search(r" -v \S+:/runs ", command)] == []
+
+
 PAGE = (REPOSITORY / "docs" / "recipes.md").read_text("utf-8")
 FILES = dict(re.findall(r"```python\n# (\w+\.py)\n(.*?)```", PAGE, re.DOTALL))
 CHANGES = re.findall(r"```diff\n--- (\S+)\n(.*?)```", PAGE, re.DOTALL)
