@@ -16,7 +16,7 @@ import launch_cluster
 from a3c.cluster.plan import Plan
 from a3c.cluster.topology import split_address
 from a3c.run import rundir
-from tests import Patch, ended
+from tests import Log, Patch, ended
 from tests.fake_runs import configure
 from tests.runs import REPOSITORY, a_process
 
@@ -146,6 +146,17 @@ def test_a_compose_file_has_any_name_and_the_real_one(tmp_path: Path, monkeypatc
         monkeypatch.chdir(tmp_path / here)
         text = printed("--mode", "compose", "--env-id", "CartPole-v1", "--run-dir", path)
         assert yaml.safe_load(text)["x-process"]["entrypoint"][-1] == f"/runs/{name}"
+
+
+def test_a_compose_file_warns_of_more_workers_than_cores(caplog: Log) -> None:
+    flags = ("--mode", "compose", "--env-id", "CartPole-v1", "--workers")
+    text = printed(*flags, "999")
+    assert "warning" not in text
+    (line,) = (line for line in caplog.messages if " core" in line)
+    assert line.startswith("warning: 999 workers share ")
+    caplog.clear()
+    printed(*flags, "1")
+    assert "core" not in caplog.text
 
 
 def test_the_compose_file_here_is_the_same_plan(same_plan: SamePlan) -> None:

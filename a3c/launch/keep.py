@@ -32,7 +32,7 @@ from a3c.config import Config, EnvConfig, command_line
 from a3c.config.options import validate
 from a3c.errors import EXIT_OK, UserError
 from a3c.keeper.spec import Process
-from a3c.launch import run_summary
+from a3c.launch import preflight, run_summary
 from a3c.launch.supervisor import POLL_S, ChildKeepers, Interruption, Outcome, Supervisor
 from a3c.play import locate
 from a3c.process import console, process_records
@@ -236,6 +236,12 @@ def compose(
     run, evaluator = RunDir(Path("/runs") / run_name), bool(chosen.evaluator)
     board = (planning.LOOPBACK, BOARD_PORT) if chosen.tensorboard else None
     planned = planning.make(config, run, cluster, evaluator=evaluator, board=board)
+    cores, available_mb = preflight.measure_machine(REPOSITORY)[:2]
+    shortages = preflight.shortages(
+        planned.processes, config, cores, available_mb, "fewer --workers"
+    )
+    for line in shortages:
+        log.warning("warning: %s", line)
     # Compose appends the name of the process. The board's network is private.
     words = ["python", "/a3c/launch_cluster.py", "keep", *command_line.to_flags(config)]
     words += ["--ps-hosts", ",".join(cluster.ps), "--worker-hosts", ",".join(cluster.workers)]
