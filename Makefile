@@ -5,7 +5,8 @@ VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.made-from-lock
 
-ENV_ID ?= CartPole-v1
+# An ENV that is a path is the start-up file of a shell.
+ENV_ID := $(or $(filter-out /% ~% .%,$(ENV)),CartPole-v1)
 WORKERS ?= 2
 ARGS ?=
 JOBS ?= 3
@@ -25,7 +26,7 @@ $(STAMP): requirements.lock
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check -r requirements.lock
 	@touch $@
 
-train: setup ## train ENV_ID (CartPole-v1) with WORKERS (2) until solved
+train: setup ## train ENV (CartPole-v1) with WORKERS (2) until solved
 	$(BIN)/python launch_cluster.py --env-id $(ENV_ID) --workers $(WORKERS) --mode child $(ARGS)
 
 test: setup ## run the tests, JOBS (3) test files at a time; JOBS=0: one after the other

@@ -139,10 +139,9 @@ def test_make_setup_takes_a_python_that_has_tensorflow(tmp_path: Path, monkeypat
 @needs_make
 def test_a_start_up_file_of_the_shell_is_no_environment(monkeypatch: Patch) -> None:
     monkeypatch.setenv("ENV", "/etc/profile.d/modules.sh")
-    monkeypatch.delenv("ENV_ID", raising=False)
     shown = call("make", "--dry-run", "train", cwd=REPOSITORY, check=True).stdout
     assert "--env-id CartPole-v1 " in shown
-    monkeypatch.setenv("ENV_ID", "ALE/Pong-v5")
+    monkeypatch.setenv("ENV", "ALE/Pong-v5")
     shown = call("make", "--dry-run", "train", cwd=REPOSITORY, check=True).stdout
     assert "--env-id ALE/Pong-v5 " in shown
 
