@@ -1,5 +1,6 @@
 """Leaving on signals, in real processes without TensorFlow."""
 
+import os
 import signal
 import subprocess
 import time
@@ -139,3 +140,32 @@ def test_a_lost_exit_is_made_up_for_at_the_deadline(start: Python) -> None:
     returned, _, err = end_of(process)
     assert returned == 128 + signal.SIGINT
     assert "Leaving: 130" in err
+
+
+FORKS = """
+import multiprocessing
+started = multiprocessing.Barrier(3)
+def sleep():
+    started.wait()
+    time.sleep(20)
+fork = multiprocessing.get_context("fork").Process
+children = [fork(target=sleep, daemon=True) for _ in range(2)]
+for child in children:
+    child.start()
+started.wait()
+ready()
+"""
+
+
+def test_a_fork_that_is_terminated_ends_and_this_process_goes_on(start: Python) -> None:
+    """An environment may have processes of its own, and end them."""
+    code = START + FORKS + "children[0].terminate(); children[0].join(10)\n"
+    code += "print(children[0].exitcode, stop.wait(0.5))"
+    assert end_of(start(code)) == (0, "-15 False\n", "")
+
+
+def test_ctrl_c_counts_once_although_forks_get_it_too(start: Python) -> None:
+    code = START + "signals.SAME_WITHIN_S = 0.0; os.setsid()\n" + FORKS
+    process = start(code + "stop.wait(60); time.sleep(0.5); print('left', stop.signal)")
+    os.killpg(process.pid, signal.SIGINT)
+    assert end_of(process)[:2] == (0, "left 2\n")

@@ -92,6 +92,19 @@ def test_games_that_ended_just_before_a_stop_count(tmp_path: Path) -> None:
     assert manifest(tmp_path).episodes == manifest(tmp_path).step > 0
 
 
+def test_an_environment_whose_own_processes_a_signal_ends_is_no_failure(tmp_path: Path) -> None:
+    """A signal to the group reaches these too, perhaps before this process has handled it."""
+    chief = work(tmp_path, 1.0, max_env_steps=10**6)
+
+    def fail(*_: Any) -> None:
+        threading.Timer(0.2, chief._stop.set).start()
+        raise EOFError
+
+    with mock.patch.object(chief._envs, "step", fail):
+        chief.run()
+    assert manifest(tmp_path).reason == "interrupted"
+
+
 def test_a_run_whose_last_checkpoint_fails_has_failed(tmp_path: Path, monkeypatch: Patch) -> None:
     chief = work(tmp_path, 1.0)
     full = OSError(errno.ENOSPC, "No space left on device")

@@ -66,9 +66,6 @@ def _serve(play: Play, requests: Connection, parent: int) -> None:
     """Play each request in a fork of its own until the other end of the pipe is closed."""
     os.setsid()  # a new session, because Linux schedules CPU time by session
     spawn.die_with(parent)
-    signal.set_wakeup_fd(-1)
-    for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
-        signal.signal(number, signal.SIG_DFL)
     while True:
         checkpoint, games = requests.recv()
         here, pid = os.getpid(), os.fork()

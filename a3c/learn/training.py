@@ -24,7 +24,7 @@ from a3c.learn.rollout import EnvironmentErrors, PlayedStep, Player, Rollout, St
 from a3c.learn.turns import turns
 from a3c.process.console import count
 from a3c.process.heartbeat import Heartbeat
-from a3c.process.signals import StopRequest, leave_now
+from a3c.process.signals import SAME_WITHIN_S, StopRequest, leave_now
 from a3c.process.startup import lower_priority
 from a3c.run.callbacks import Callbacks
 from a3c.run.metrics import JsonlSink, WorkerTracker
@@ -51,6 +51,8 @@ _REMEDIES = {  # by what isn't finite; each may be a result of those above it
 
 
 class Worker:
+    _reason: str | None = None  # why the chief ends the run
+
     def __init__(
         self,
         cluster: Cluster,
@@ -291,8 +293,13 @@ class Worker:
         """Raise the error; the chief first goes on saving and checking the goal while others push.
 
         After a PlayError it does so for `SAVE_FOR_OTHERS_S`, so that its keeper never gives up on
-        restarts; after an UnplayableError until the end, because a restart can't help.
+        restarts; after an UnplayableError until the end, because a restart can't help. A signal to
+        the group may end an environment's own processes first; then that is no failure.
         """
+        if isinstance(error, PlayError) and self._stop.wait(SAME_WITHIN_S):
+            log.warning("%s", error)
+            self._leave()
+            return
         if self._chief:
             patience_s = SAVE_FOR_OTHERS_S if isinstance(error, PlayError) else math.inf
             until = time.monotonic() + patience_s if self._has_others else -math.inf

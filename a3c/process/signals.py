@@ -41,6 +41,7 @@ class StopRequest(threading.Event):
 
     def install(self) -> None:
         self.take_signals()
+        os.register_at_fork(after_in_child=self._undo)
         threading.Thread(target=self._listen, args=[self._reader], daemon=True).start()
 
     def take_signals(self) -> None:
@@ -48,6 +49,12 @@ class StopRequest(threading.Event):
         signal.set_wakeup_fd(self._writer.fileno(), warn_on_full_buffer=False)
         for number in self._numbers:
             signal.signal(number, lambda *_: None)
+
+    def _undo(self) -> None:
+        """In a fork, as of an environment: let signals end it, and not reach this process."""
+        signal.set_wakeup_fd(-1)
+        for number in self._numbers:
+            signal.signal(number, signal.SIG_DFL)
 
     def _listen(self, reader: socket.socket) -> None:
         came_at = 0.0
