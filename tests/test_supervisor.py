@@ -18,6 +18,7 @@ from a3c.keeper.restarts import Limits
 from a3c.launch import supervisor as module
 from a3c.process import process_records
 from a3c.process.process_records import ProcessRecord
+from a3c.run import callbacks
 from a3c.run.rundir import RunDir
 from tests import Log, Patch, not_none
 from tests.full_disks import little_room
@@ -159,8 +160,8 @@ def supervise(
 @pytest.mark.parametrize("ended", ["ps-0", "worker-0", "worker-1"])
 def test_a_run_ends_without_its_ps_or_chief(run: RunDir, monkeypatch: Patch, ended: str) -> None:
     """Without its ps or its chief it ends; without another worker it goes on, until that ends."""
-    monkeypatch.setattr(module, "WORKER_LINGER_S", 0.3)
-    monkeypatch.setattr(module, "PS_LINGER_S", 0.3)
+    for name in ("WORKER_LINGER_S", "CHIEF_LINGER_S", "PS_LINGER_S"):
+        monkeypatch.setattr(module, name, 0.3)
     planned = plan(run, *TRIO)
     keepers = module.ChildKeepers(run, planned.processes)
     looks = 0
@@ -202,6 +203,24 @@ def test_a_run_waits_for_its_evaluator_if_the_ps_exits_before_the_chief(run: Run
         keepers.looks += 1
 
     assert supervise(plan(run, *TRIO, "evaluator-0"), keepers, look) == module.Outcome(0)
+    assert keepers.told == []
+
+
+def test_a_chief_whose_callbacks_take_their_time_ends_no_evaluator(
+    run: RunDir, monkeypatch: Patch
+) -> None:
+    """The ps doesn't wait for them, and the environments have 3 more seconds."""
+    ends = round((callbacks.CLOSE_WITHIN_S + 3.0) / module.POLL_S)
+    evaluated = {"evaluator-0": ends + 10}
+    keepers = Scripted(run, {"ps-0": 1, "worker-1": 1, "worker-0": ends} | evaluated)
+
+    def sleep(_: float) -> None:
+        keepers.looks += 1
+
+    clock = mock.Mock(sleep=sleep, monotonic=lambda: keepers.looks * module.POLL_S)
+    monkeypatch.setattr(module, "time", clock)
+    planned = plan(run, *TRIO, "evaluator-0")
+    assert supervise(planned, keepers, lambda: None) == module.Outcome(0)
     assert keepers.told == []
 
 

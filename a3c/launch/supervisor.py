@@ -25,6 +25,7 @@ from a3c.process import process_records
 from a3c.process.environment import code_environment
 from a3c.process.process_records import Identity, ProcessRecord
 from a3c.process.signals import SAME_WITHIN_S, not_ignored
+from a3c.run import callbacks
 from a3c.run.rundir import RunDir
 
 log = logging.getLogger(__name__)
@@ -33,6 +34,8 @@ LIMITS = Limits()
 POLL_S = 0.2
 RESTART_POLL_S = 1.0  # in tmux mode each poll reads many files
 WORKER_LINGER_S = 12.0  # after the chief has exited
+# After a ps has exited: the chief waits for its callbacks, then 3 s for its environments.
+CHIEF_LINGER_S = callbacks.CLOSE_WITHIN_S + 5.0
 AFTER_PS_S = 4.0  # after the ps have exited too, which first wait for all running workers
 PS_LINGER_S = 20.0  # after the last worker has exited
 EVALUATOR_LINGER_S = 600.0  # the evaluator plays the last checkpoint and records a video
@@ -259,7 +262,7 @@ class Supervisor:
                 return Outcome(EXIT_OK)
             if any(self.exit_code(name) == EXIT_OK for name in self._servers):
                 # The chief is exiting too, or a user ended a ps, which then waits for no worker.
-                self._wait([CHIEF], WORKER_LINGER_S)
+                self._wait([CHIEF], CHIEF_LINGER_S)
                 if self.exit_code(CHIEF) != EXIT_OK and not self._interruption.count:
                     return Outcome(EXIT_OK)
                 continue
