@@ -79,6 +79,14 @@ def test_initialising_writes_what_was_given_and_forgets_the_rest(stores: Pair) -
     assert all((value == 0).all() for value in slots.values())
 
 
+def test_games_of_steps_that_are_rolled_back_are_not_counted(stores: Pair) -> None:
+    """The queue on the first ps outlives another ps."""
+    chief, worker = stores
+    worker.report(np.ones((2, 4)))
+    chief.initialize({})
+    assert not len(chief.drain())
+
+
 def test_no_worker_attaches_while_the_chief_initialises_again(stores: Pair) -> None:
     """As after the restart of one of several ps: on the others `ready` is still as before."""
     chief, worker = stores
