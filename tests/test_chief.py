@@ -10,11 +10,12 @@ from unittest import mock
 import numpy as np
 import pytest
 
+from a3c.errors import RetryableError
 from a3c.learn.chief import Chief
 from a3c.run import checkpoint
 from a3c.run.rows import PsStart
 from a3c.run.rundir import RunDir
-from a3c.server.exchange import Reply
+from a3c.server.exchange import PS_LEAVES, Reply
 from a3c.server.store import Snapshot
 from tests import Log, Patch, not_none
 from tests.fake_runs import SCORES, cartpole, configure, dead
@@ -32,6 +33,7 @@ class ReportingStore:
         self.step = 1000
         self.worker = 1
         self.at_work = [True]
+        self.reason: str | None = None
 
     def drain(self) -> np.ndarray:
         """The reports in the queue: worker, return, length, env step."""
@@ -41,6 +43,12 @@ class ReportingStore:
 
     def finish(self, reason: str) -> None:
         """There are no other processes."""
+
+    def end_reason(self) -> str | None:
+        return self.reason
+
+    def detach(self) -> None:
+        self.at_work = [False]
 
     def attached(self) -> np.ndarray:
         return np.array(self.at_work)
@@ -207,6 +215,19 @@ def test_a_chief_that_waits_for_games_goes_on_saving(tmp_path: Path) -> None:
     chief.end_run("max_wall_time", go_on_a_while)
     steps = checkpoint.by_step(tmp_path / "checkpoints")
     assert len(steps) >= 3
+
+
+def test_a_chief_that_waits_for_games_saves_if_a_ps_leaves(tmp_path: Path) -> None:
+    store, games = ReportingStore(), played()
+    chief = chief_of(store, tmp_path, games)
+    tick(chief, *[51.0] * 100)
+    store.reports, store.step, store.reason = [51.0], 1300, PS_LEAVES
+    with pytest.raises(RetryableError, match="a ps was asked to end: training goes on"):
+        chief.end_run("max_wall_time", mock.Mock(side_effect=[True, True, False]))
+    last = manifest(tmp_path)
+    assert (last.step, last.episodes, last.reason) == (1300, 101, "interrupted")
+    assert store.at_work == [False], "else the ps waits for it"
+    games.close.assert_called_once_with()
 
 
 def test_games_that_can_not_be_played_solve_nothing(tmp_path: Path, caplog: Log) -> None:

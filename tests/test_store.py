@@ -171,7 +171,7 @@ def test_workers_attach_one_by_one_and_all_hear_of_the_end(stores: Pair) -> None
     assert second.pull().end_reason is None
     first.finish("solved")
     nothing = np.zeros_like(second.pull().parameters)
-    assert second.push(push_of(nothing, 0)).end_reason == "solved"
+    assert second.push(push_of(nothing, 0)).end_reason == second.end_reason() == "solved"
 
 
 @pytest.mark.parametrize("num_ps", [1, 2, 3])

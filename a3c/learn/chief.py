@@ -15,7 +15,7 @@ import tensorflow as tf
 from a3c import config as settings
 from a3c.cluster.topology import EVALUATOR
 from a3c.config import Config
-from a3c.errors import FatalError, reason_of
+from a3c.errors import FatalError, RetryableError, reason_of
 from a3c.learn.agent import Agent
 from a3c.learn.games import EvaluationProcess
 from a3c.learn.returns import RETURN_STATISTICS_SIZE
@@ -24,12 +24,13 @@ from a3c.process.console import count, format_mean
 from a3c.run import checkpoint, rows, rundir
 from a3c.run.metrics import WINDOW, ClusterTracker, JsonlSink
 from a3c.run.rundir import RunDir
-from a3c.server.exchange import END_REASONS, Reply
+from a3c.server.exchange import END_REASONS, PS_LEAVES, Reply
 from a3c.server.store import Snapshot, Store
 
 log = logging.getLogger(__name__)
 
 DRAIN_INTERVAL_S = 0.1
+PS_LEFT = "a ps was asked to end: training goes on if it comes back"
 
 
 def prepare(store: Store, config: Config, run: RunDir, agent: Agent) -> checkpoint.Manifest | None:
@@ -261,6 +262,12 @@ class Chief:
             if not self._has_left:
                 self._has_left = self.save("interrupted") is not None
 
+    def leave(self) -> None:
+        """Count the last games and save, while the run isn't over."""
+        self.cancel_evaluation()
+        self.collect()
+        self.save_for_leaving()
+
     def _save_if_due(self) -> None:
         if time.monotonic() - self._saved >= self._config.run.checkpoint_interval_s:
             self.save("interval")
@@ -317,8 +324,8 @@ class Chief:
         """Tell all processes that the run is over, wait for their last pushes, and save.
 
         First it waits for evaluation games that are under way: `go_on` pauses, and returns whether
-        to keep waiting. A solved run was already saved with the weights that solved it. Returns
-        whether the last checkpoint could be written.
+        to keep waiting; RetryableError if a ps leaves meanwhile. A solved run was already saved
+        with the weights that solved it. Returns whether the last checkpoint could be written.
         """
         if self._candidate is not None:
             games = count(self._config.run.evaluation_episodes, "game")
@@ -327,6 +334,10 @@ class Chief:
             self._save_if_due()  # the others train on
             if self._is_solved():
                 reason = "solved"
+            elif self._store.end_reason() == PS_LEAVES:
+                self.leave()
+                self._store.detach()
+                raise RetryableError(PS_LEFT)
         self.cancel_evaluation()
         self._store.finish(reason)
         deadline = time.monotonic() + 10.0  # for the workers' last pushes

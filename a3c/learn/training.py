@@ -17,7 +17,7 @@ from a3c.errors import A3CError, FatalError, PlayError, RetryableError, Unplayab
 from a3c.keeper.restarts import HEALTHY_S
 from a3c.learn import schedules
 from a3c.learn.agent import Agent
-from a3c.learn.chief import Chief, prepare
+from a3c.learn.chief import PS_LEFT, Chief, prepare
 from a3c.learn.games import EvaluationProcess
 from a3c.learn.learner import Learner, Update
 from a3c.learn.rollout import EnvironmentErrors, PlayedStep, Player, Rollout, Stopwatch
@@ -335,9 +335,7 @@ class Worker:
                     reason, lambda: self._beat() and not self._stop.wait(0.05)
                 )
             else:
-                self._chief.cancel_evaluation()
-                self._chief.collect()
-                self._chief.save_for_leaving()
+                self._chief.leave()
         self._store.detach()
         self._callbacks.close()
         if not is_saved:
@@ -346,7 +344,7 @@ class Worker:
                 "go on from the one before with --resume"
             )
         if ps_reason == PS_LEAVES and not (reason or self._stop.is_set()):
-            raise RetryableError("a ps was asked to end: training goes on if it comes back")
+            raise RetryableError(PS_LEFT)
 
     def close(self) -> None:
         environments.close(self._envs)

@@ -200,6 +200,9 @@ class Store:
     def finish(self, reason: str) -> None:
         self._assign({"finished": FINISHED.index(reason)})
 
+    def end_reason(self) -> str | None:
+        return FINISHED[self._run(self._flags.finished)]
+
     def attached(self) -> np.ndarray:
         return self._run(self._flags.attached) != 0
 
