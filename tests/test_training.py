@@ -4,6 +4,7 @@ import concurrent.futures
 import errno
 import re
 import threading
+import time
 from pathlib import Path
 from typing import Any
 from unittest import mock
@@ -18,6 +19,8 @@ from a3c.learn.learner import Learner
 from a3c.learn.rollout import Stopwatch
 from a3c.learn.training import Worker, not_finite
 from a3c.run import checkpoint
+from a3c.server.exchange import Push
+from a3c.server.store import Store
 from tests import Log, Patch, not_none, refused
 from tests.clusters import InProcessCluster, agent, flat, push_of, rows, small_config, worker
 from tests.runs import manifest, wait_until
@@ -57,19 +60,24 @@ def test_rollouts_that_wait_for_their_returns_forgive_no_drops(tmp_path: Path) -
         chief.run()
 
 
+def beside_another(run_dir: Path) -> tuple[Worker, Store, Push]:
+    """A chief that can't learn, what another worker sees, and a push that changes no weights."""
+    here = InProcessCluster(num_ps=1, num_workers=2)
+    settings = {"max_dropped_rollouts": 2, "checkpoint_interval_s": 0.2, "max_env_steps": 10**9}
+    chief = work(run_dir, *[NAN] * 400, here=here, **settings)
+    of = agent(small_config(), OBSERVATIONS, ACTIONS)
+    push = push_of(np.zeros(flat(of).size, np.float32), 1, learning_rate=0.0)
+    return chief, here.store(small_config(), 1, of), push
+
+
 def test_a_chief_that_can_not_learn_saves_for_others(tmp_path: Path, monkeypatch: Patch) -> None:
     """Worker 1 pushes until it sees a checkpoint of its own steps; then the chief gives up."""
     monkeypatch.setattr(training, "IDLE_S", 2.0)
-    here = InProcessCluster(num_ps=1, num_workers=2)
-    settings = {"max_dropped_rollouts": 2, "checkpoint_interval_s": 0.2, "max_env_steps": 10**9}
-    chief = work(tmp_path, *[NAN] * 400, here=here, **settings)
-    of = agent(small_config(), OBSERVATIONS, ACTIONS)
-    other = here.store(small_config(), 1, of)
-    nothing = np.zeros(flat(of).size, np.float32)
+    chief, other, nothing = beside_another(tmp_path)
 
     def push() -> None:
         while not checkpoint.by_step(tmp_path / "checkpoints"):
-            other.push(push_of(nothing, 1, learning_rate=0.0))
+            other.push(nothing)
 
     with concurrent.futures.ThreadPoolExecutor() as pool:
         pushing = pool.submit(push)
@@ -78,6 +86,26 @@ def test_a_chief_that_can_not_learn_saves_for_others(tmp_path: Path, monkeypatch
     assert pushing.exception() is None
     assert manifest(tmp_path).step > 0
     assert not other.attached().any()
+
+
+def test_a_chief_saves_for_slow_others_as_long_as_they_are_there(
+    tmp_path: Path, monkeypatch: Patch
+) -> None:
+    monkeypatch.setattr(training, "IDLE_S", 0.2)
+    chief, other, nothing = beside_another(tmp_path)
+    other.attach(print)
+
+    def push() -> None:
+        time.sleep(1.5)
+        other.push(nothing)
+        other.detach()
+
+    with concurrent.futures.ThreadPoolExecutor() as pool:
+        pushing = pool.submit(push)
+        with pytest.raises(FatalError, match="dropped 2 rollouts in a row"):
+            chief.run()
+    assert pushing.exception() is None
+    assert manifest(tmp_path).step > 0
 
 
 def test_games_that_ended_just_before_a_stop_count(tmp_path: Path) -> None:

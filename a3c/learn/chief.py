@@ -245,6 +245,9 @@ class Chief:
         row = self._tracker.row(now, reply.global_step, reply.num_updates, workers)
         return row | {"wall_s": self.wall_s, "cluster/failed_saves": self._failed_saves}
 
+    def others_at_work(self) -> bool:
+        return bool(self._at_work()[1:].any())
+
     def _at_work(self) -> np.ndarray:
         """Which workers are attached and, as far as this host knows, still alive."""
         at_work = self._store.attached()
@@ -341,7 +344,7 @@ class Chief:
         self.cancel_evaluation()
         self._store.finish(reason)
         deadline = time.monotonic() + 10.0  # for the workers' last pushes
-        while self._at_work()[1:].any() and time.monotonic() < deadline and go_on():
+        while self.others_at_work() and time.monotonic() < deadline and go_on():
             pass
         self.collect()
         if reason == "solved":

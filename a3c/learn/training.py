@@ -40,7 +40,7 @@ log = logging.getLogger(__name__)
 WAIT_INTERVAL_S = 0.25
 REPORT_INTERVAL_S = 0.2  # a delay adds to the env steps that a run needs to be solved
 SAVE_FOR_OTHERS_S = HEALTHY_S + 1.0  # then the keeper counts crashes from 0 again
-IDLE_S = 10.0  # after so long without a push of another worker the chief leaves too
+IDLE_S = 10.0  # after so long without a push the chief leaves too, if no other worker is there
 
 _REMEDIES = {  # by what isn't finite; each may be a result of those above it
     "weights": "give a lower --learning-rate, and go on from an older checkpoint",
@@ -306,8 +306,13 @@ class Worker:
             step, moved_at = self._learner.reply.global_step, time.monotonic()
             if self._has_others:
                 log.error("%s; not playing any more, but saving for the others", error)
-            while time.monotonic() < until and time.monotonic() - moved_at < IDLE_S:
+            while time.monotonic() < until:
                 self._heartbeat.beat()
+                idle_s = time.monotonic() - moved_at
+                if idle_s >= IDLE_S and not self._chief.others_at_work():
+                    break
+                if idle_s >= self._config.cluster.worker_timeout_s:
+                    break
                 if self._tick():
                     self._leave()
                     return
