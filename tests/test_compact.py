@@ -20,6 +20,7 @@ from a3c.process.process_records import write_json
 from a3c.run import checkpoint
 from a3c.run.checkpoint import DamagedCheckpointError
 from a3c.run.metrics import JsonlSink
+from a3c.run.rows import read_rows
 from a3c.run.rundir import REPOSITORY, RunDir
 from benchmarks import compact
 from tests import Log, not_none, snapshots
@@ -133,6 +134,19 @@ def test_a_run_continues_with_a_fresh_optimizer(packed: Path, tmp_path: Path, ca
     other = blank_store(*WEIGHTS, *EXACT, "conv2/weights")
     with pytest.raises(FatalError, match="other variables than this network needs"):
         prepare(other, tmp_path)
+
+
+def test_a_loss_is_reported_once_if_the_ps_is_lost_again_at_once(
+    packed: Path, tmp_path: Path
+) -> None:
+    """Before any worker has marked the rollback in its rows."""
+    compact.write(packed, tmp_path / "checkpoints" / "10")
+    made, lost = RunDir(tmp_path), []
+    for before in (15, 15, 17):
+        JsonlSink(made.metrics("worker-0")).write(before, {})
+        prepare(blank_store(*EVERYTHING), tmp_path)
+        lost.append([row["from"] for row in read_rows(made.metrics("losses"))])
+    assert lost == [[15], [15], [15, 17]]
 
 
 @pytest.mark.parametrize("gamma", [0.99, 0.9])

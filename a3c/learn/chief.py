@@ -79,9 +79,16 @@ def prepare(store: Store, config: Config, run: RunDir, agent: Agent) -> checkpoi
         store.initialize(values)
         log.info("restored the ps from %s, env step %d%s", path, step, note)
     if before is not None and before > step:
-        log.warning("%s", rows.rollback_message(before, step))
-        JsonlSink(run.metrics("losses")).write(step, {"from": before})
+        _report_loss(run.metrics("losses"), before, step)
     return manifest
+
+
+def _report_loss(path: Path, before: int, step: int) -> None:
+    """Report a rollback, once even if the ps is lost again before any worker has marked it."""
+    log.warning("%s", rows.rollback_message(before, step))
+    loss = {"from": before, "env_steps": step}
+    if not any(loss.items() <= row.items() for row in rows.last_rows(path)[-1:]):
+        JsonlSink(path).write(step, {"from": before})
 
 
 class Chief:
