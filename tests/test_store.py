@@ -105,9 +105,10 @@ def test_no_worker_attaches_while_the_chief_initialises_again(stores: Pair) -> N
     assert (seen, worker.is_ready()) == ([False], True)
 
 
-def test_a_pull_reads_the_counts_before_the_weights(stores: Pair) -> None:
+@pytest.mark.parametrize("call", ["pulled", "pushed"])
+def test_a_reply_has_counts_from_before_its_weights(stores: Pair, call: str) -> None:
     """Else the change of the weights would be divided by more steps than made it."""
-    counts, *weights = stores[0]._exchange._parts[0].pulled
+    counts, *weights = getattr(stores[0]._exchange._parts[0], call)
     for tensor in weights:
         waiting, before = [tensor.op], set()
         while waiting:

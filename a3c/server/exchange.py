@@ -183,7 +183,7 @@ class Exchange:
             counted = [self._counters(tf.constant(0, tf.int64))] if ps == 0 else []
             with tf.control_dependencies(counted):  # the counts must not be newer than the weights
                 pulled = [tf.cast(v.read_value(), self._wire_dtype) for v in held_here]
-            with tf.control_dependencies([stepped]):
+            with tf.control_dependencies([stepped, *counters]):
                 read = [tf.cast(v.read_value(), self._wire_dtype) for v in held_here]
         return _Part(shards, [header, *fed], [*counters, *read], [*counted, *pulled])
 
