@@ -120,7 +120,9 @@ def test_games_that_ended_just_before_a_stop_count(tmp_path: Path) -> None:
     assert manifest(tmp_path).episodes == manifest(tmp_path).step > 0
 
 
-def test_an_environment_whose_own_processes_a_signal_ends_is_no_failure(tmp_path: Path) -> None:
+def test_an_environment_whose_own_processes_a_signal_ends_is_no_failure(
+    tmp_path: Path, caplog: Log
+) -> None:
     """A signal to the group reaches these too, perhaps before this process has handled it."""
     chief = work(tmp_path, 1.0, max_env_steps=10**6)
 
@@ -128,9 +130,12 @@ def test_an_environment_whose_own_processes_a_signal_ends_is_no_failure(tmp_path
         threading.Timer(0.2, chief._stop.set).start()
         raise EOFError
 
-    with mock.patch.object(chief._envs, "step", fail):
+    with mock.patch.multiple(chief._envs, step=fail, close=mock.Mock(side_effect=BrokenPipeError)):
         chief.run()
+        chief.close()
     assert manifest(tmp_path).reason == "interrupted"
+    assert "after the signal the environment raised an error: " in caplog.text
+    assert "Traceback" not in caplog.text
 
 
 def test_a_run_whose_last_checkpoint_fails_has_failed(tmp_path: Path, monkeypatch: Patch) -> None:

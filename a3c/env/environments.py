@@ -171,12 +171,12 @@ def check(make: Callable[..., Envs], config: EnvConfig) -> tuple[Space[Any], Spa
     return envs.single_observation_space, envs.single_action_space
 
 
-def close(envs: Envs) -> None:
+def close(envs: Envs, *, traceback: bool = True) -> None:
     """Close environments that have done their work, so an error is only logged."""
     try:
         envs.close()
     except Exception:
-        log.exception("closing the environments failed")
+        log.error("closing the environments failed", exc_info=traceback)
 
 
 @contextlib.contextmanager

@@ -297,7 +297,7 @@ class Worker:
         the group may end an environment's own processes first; then that is no failure.
         """
         if isinstance(error, PlayError) and self._stop.wait(SAME_WITHIN_S):
-            log.warning("%s", error)
+            log.warning("after the signal %s", error)
             self._leave()
             return
         if self._chief:
@@ -352,7 +352,8 @@ class Worker:
             raise RetryableError(PS_LEFT)
 
     def close(self) -> None:
-        environments.close(self._envs)
+        # A signal to the group may have ended processes that they need for this.
+        environments.close(self._envs, traceback=not self._stop.is_set())
 
 
 def not_finite(rollout: Rollout, parameters: np.ndarray) -> str:
