@@ -150,6 +150,15 @@ def test_runs_are_found_by_name_by_path_and_by_age(here: Path) -> None:
         refused("no run ", rundir.find, name)
 
 
+def test_the_newest_run_is_not_one_of_another_user(here: Path, monkeypatch: Patch) -> None:
+    """Its plan may name commands, which `stop` and --resume run."""
+    run = created("runs/theirs")
+    another = os.geteuid() + 1
+    monkeypatch.setattr(os, "geteuid", lambda: another)
+    refused("there is no run in .* that is yours", rundir.find, None)
+    assert rundir.all_runs() == [rundir.find("theirs")] == [run]
+
+
 def git(*arguments: str) -> str:
     identity = ["-c", "user.name=A", "-c", "user.email=a@example.com"]
     return call("git", *identity, *arguments, check=True).stdout.strip()

@@ -91,11 +91,16 @@ def unused(path: Path) -> Path:
 def find(
     name: str | None, what: str = "run", wanted: str = "a run directory, or a name from `list`"
 ) -> RunDir:
-    """The run with that name or path, or the newest one; `what` and `wanted` word the error."""
+    """The run with that name or path, or this user's newest one.
+
+    `what` and `wanted` word the error. A run's plan may name commands, so another user's is taken
+    only by name.
+    """
     if name is None:
-        if runs := all_runs():
+        if runs := all_runs(os.geteuid()):
             return runs[-1]
-        raise UserError(f"there is no run in {RUNS.absolute()}: start one, or give its directory")
+        what = f"there is no run in {RUNS.absolute()} that is yours"
+        raise UserError(f"{what}: start one, or give its directory")
     why = ""
     try:
         for path in (Path(name), RUNS / name):
@@ -106,11 +111,13 @@ def find(
     raise UserError(f"no {what} {name!r}{why}: give {wanted}")
 
 
-def all_runs() -> list[RunDir]:
+def all_runs(owner: int | None = None) -> list[RunDir]:
+    """The runs of a user, or of all, with the newest last."""
     found = []
     for path in RUNS.glob("*/config.json"):
         with contextlib.suppress(OSError):  # deleted meanwhile, or a broken link
-            found.append((path.stat().st_mtime, path.parent.absolute()))
+            if owner in (None, path.parent.stat().st_uid):
+                found.append((path.stat().st_mtime, path.parent.absolute()))
     return [RunDir(path) for _, path in sorted(found)]
 
 
