@@ -159,6 +159,14 @@ def test_the_newest_run_is_not_one_of_another_user(here: Path, monkeypatch: Patc
     assert rundir.all_runs() == [rundir.find("theirs")] == [run]
 
 
+def test_a_pipe_in_place_of_a_config_is_no_run(here: Path) -> None:
+    """Whoever reads it waits for ever."""
+    run = created("runs/run")
+    (here / "runs" / "pipe").mkdir()
+    os.mkfifo(here / "runs" / "pipe" / "config.json")
+    assert rundir.all_runs() == [run]
+
+
 def git(*arguments: str) -> str:
     identity = ["-c", "user.name=A", "-c", "user.email=a@example.com"]
     return call("git", *identity, *arguments, check=True).stdout.strip()

@@ -116,7 +116,8 @@ def all_runs(owner: int | None = None) -> list[RunDir]:
     found = []
     for path in RUNS.glob("*/config.json"):
         with contextlib.suppress(OSError):  # deleted meanwhile, or a broken link
-            if owner in (None, path.parent.stat().st_uid):
+            is_wanted = owner in (None, path.parent.stat().st_uid)
+            if is_wanted and path.is_file():  # unlike a named pipe, which would block
                 found.append((path.stat().st_mtime, path.parent.absolute()))
     return [RunDir(path) for _, path in sorted(found)]
 
