@@ -3,6 +3,7 @@
 import concurrent.futures
 import contextlib
 import errno
+import functools
 import importlib.metadata
 import json
 import os
@@ -165,6 +166,30 @@ def test_a_pipe_in_place_of_a_config_is_no_run(here: Path) -> None:
     (here / "runs" / "pipe").mkdir()
     os.mkfifo(here / "runs" / "pipe" / "config.json")
     assert rundir.all_runs() == [run]
+
+
+def test_a_link_in_place_of_the_lock_is_refused_and_its_target_kept(here: Path) -> None:
+    run = created("run")
+    Path("precious").write_text("precious")
+    (run.path / rundir.LOCK).symlink_to(here / "precious")
+    refused("--run-dir .*: Too many levels of symbolic", rundir.hold(run.path).__enter__)
+    assert Path("precious").read_text() == "precious"
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can give a directory to another user")
+@pytest.mark.parametrize("resume", [False, True])
+def test_a_directory_of_another_user_is_refused(tmp_path: Path, resume: bool) -> None:
+    """Unless what is made there is that user's too, as where NFS maps everybody to nobody."""
+    check = functools.partial(rundir.check_free, created(tmp_path / "run").path, resume=resume)
+    if not resume:
+        shutil.rmtree(tmp_path / "run")
+        (tmp_path / "run").mkdir()
+    os.chown(tmp_path / "run", 4321, -1)
+    check()  # root may
+    with mock.patch.object(os, "geteuid", return_value=1234):
+        refused("--run-dir .*/run belongs to another user: give another", check)
+        with mock.patch.object(os, "fstat", return_value=mock.Mock(st_uid=4321)):
+            check()
 
 
 def git(*arguments: str) -> str:

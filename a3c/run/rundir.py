@@ -211,6 +211,10 @@ def check_free(path: Path, *, resume: bool) -> None:
                 return  # a directory can be made there
         if not path.is_dir():
             raise UserError(f"--run-dir {path} is not a directory: give another")
+        with tempfile.TemporaryFile(dir=path) as file:  # NFS may give all files to one user
+            trusted = (0, os.fstat(file.fileno()).st_uid)
+        if os.geteuid() != 0 and path.stat().st_uid not in trusted:
+            raise UserError(f"--run-dir {path} belongs to another user: give another")
         # Empty folders are left by a start that was interrupted, for example by a full disk.
         empty = {part for part in PARTS if not any((path / part).glob("*"))}
         held = {entry.name for entry in path.iterdir()} - {LOCK, *empty}
@@ -236,7 +240,8 @@ def hold(path: Path, wait_s: float = 0.0) -> Iterator[None]:
     deadline = time.monotonic() + wait_s
     with refusing(path):
         path.mkdir(parents=True, exist_ok=True, mode=0o700)
-        descriptor = os.open(path / LOCK, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        flags = os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW
+        descriptor = os.open(path / LOCK, flags, 0o600)
     try:
         with refusing(path):  # also where the file system has no locks
             while not (is_mine := lock(descriptor)) and time.monotonic() < deadline:
