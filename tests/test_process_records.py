@@ -106,3 +106,18 @@ def test_pids_of_other_hosts_or_births_are_not_signalled_nor_zombies_alive(pytho
     wait_until(lambda: psutil.Process(process.pid).status() == psutil.STATUS_ZOMBIE, "a zombie")
     assert not process_records.is_alive(identity)
     assert process.wait() == 0
+
+
+def test_tunnels_that_every_new_network_has_are_no_way_in(monkeypatch: Patch) -> None:
+    """Linux makes them where the module of their kind is loaded, as in WSL 2."""
+    head = "Inter-|   Receive  |  Transmit\n face |bytes packets|bytes packets\n"
+    for names, wanted in (
+        (("lo",), True),
+        (("lo", "tunl0", "sit0", "gre0", "gretap0", "erspan0", "ip_vti0"), True),
+        (("lo", "ip6_vti0", "ip6tnl0", "ip6gre0"), True),
+        (("lo", "sit0", "eth0"), False),
+        (("lo", "sit1"), False),
+    ):
+        text = head + "".join(f"{name:>6}: 0 0 0 0\n" for name in names)
+        monkeypatch.setattr(Path, "read_text", lambda _, text=text: text)
+        assert process_records.has_loopback_only(1) == wanted, names

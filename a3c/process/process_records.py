@@ -27,6 +27,9 @@ ENDED_STATES = ("done", "failed", "stopped")
 FIRST_RECORD_S = 30.0  # from the start of a keeper to its first record, at most
 
 _MAX_BYTES = 1 << 20
+# Loopback, and the tunnels, not set up, that Linux adds to every network if it has their modules.
+_PRIVATE = {"lo", "tunl0", "gre0", "gretap0", "erspan0", "ip_vti0"}
+_PRIVATE |= {"ip6_vti0", "sit0", "ip6tnl0", "ip6gre0"}
 _type_hints = functools.cache(typing.get_type_hints)
 
 
@@ -245,10 +248,10 @@ def resident_bytes(pid: int) -> int:
 
 
 def has_loopback_only(pid: int) -> bool | None:
-    """Whether loopback is the only interface in a process's network; None if it has ended."""
+    """Whether a process's network has only loopback and idle tunnels; None if it has ended."""
     with contextlib.suppress(OSError):
         lines = Path(f"/proc/{pid}/net/dev").read_text().splitlines()[2:]
-        return {line.partition(":")[0].strip() for line in lines} <= {"lo"}
+        return {line.partition(":")[0].strip() for line in lines} <= _PRIVATE
     return None
 
 
