@@ -1,17 +1,20 @@
 """The process that plays evaluation games while others train."""
 
+import errno
 import os
 import signal
 import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
 import psutil
 import pytest
 
 from a3c.errors import RetryableError
 from a3c.learn.games import EvaluationProcess
+from tests import Patch
 from tests.runs import is_gone, wait_until
 
 CHECKPOINT = Path("somewhere") / "1000"
@@ -80,6 +83,13 @@ def test_a_fork_that_is_lost_is_worth_a_restart(games: EvaluationProcess) -> Non
         answer(games)
     with pytest.raises(RetryableError, match="evaluation games is lost"):
         games.start(CHECKPOINT, 1)
+
+
+def test_at_the_limit_of_processes_a_chief_is_worth_a_restart(monkeypatch: Patch) -> None:
+    monkeypatch.setattr(os, "fork", mock.Mock(side_effect=BlockingIOError(errno.EAGAIN, "no room")))
+    refused = "no process for evaluation games: no room"
+    with pytest.raises(RetryableError, match=refused):
+        EvaluationProcess(play)
 
 
 def test_the_games_end_with_a_chief_that_is_killed(tmp_path: Path) -> None:

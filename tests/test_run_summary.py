@@ -4,6 +4,7 @@ import errno
 import json
 import os
 import signal
+import subprocess
 import sys
 from pathlib import Path
 from types import SimpleNamespace
@@ -92,6 +93,19 @@ def test_last_games_that_never_end_do_not_keep_a_run_from_ending(
     assert conclude(made) == EXIT_OK
     assert summary_of(made, "state", "evaluation") == ("done", None)
     assert "none of these in 0.5 s; --max-episode-steps makes games end" in caplog.text
+
+
+def test_a_script_that_cannot_be_started_spares_the_summary(
+    tmp_path: Path, monkeypatch: Patch, caplog: Log
+) -> None:
+    made = cartpole(tmp_path, max_env_steps=900)
+    made.checkpoint(900, 20.0, reason="max_env_steps", episodes=5)
+    no_room = BlockingIOError(errno.EAGAIN, "no room")
+    monkeypatch.setattr(subprocess, "Popen", mock.Mock(side_effect=no_room))
+    assert conclude(made) == EXIT_OK
+    assert summary_of(made, "state", "evaluation") == ("done", None)
+    for script in ("evaluate.py", "plot.py"):
+        assert f"{script} can't be started: no room" in caplog.text
 
 
 def test_a_signal_after_training_spares_the_summary(tmp_path: Path, monkeypatch: Patch) -> None:

@@ -27,6 +27,7 @@ from a3c.process.heartbeat import HeartbeatMonitor
 _PR_SET_PDEATHSIG = 1
 _PR_SET_CHILD_SUBREAPER = 36
 _CHILDREN = Path("/proc/thread-self/children")  # not in every kernel
+GUARDIAN_WITHIN_S = 20.0  # shorter than FIRST_RECORD_S
 # Reads process groups until the keeper's end closes, and kills the last one.
 _GUARD = 'while read group; do last=$group; done; [ "$last" -gt 1 ] && kill -s KILL -- "-$last"'
 
@@ -137,13 +138,21 @@ class Guardian:
         """Make this process the parent of its orphaned descendants, where the kernel lists them."""
         if _CHILDREN.exists():
             _prctl(_PR_SET_CHILD_SUBREAPER, 1)
-        self._shell = subprocess.Popen(
-            ["/bin/sh", "-c", _GUARD],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.DEVNULL,
-            stderr=subprocess.DEVNULL,
-            start_new_session=True,
-        )
+        deadline = time.monotonic() + GUARDIAN_WITHIN_S
+        while True:
+            try:
+                self._shell = subprocess.Popen(
+                    ["/bin/sh", "-c", _GUARD],
+                    stdin=subprocess.PIPE,
+                    stdout=subprocess.DEVNULL,
+                    stderr=subprocess.DEVNULL,
+                    start_new_session=True,
+                )
+                break
+            except OSError:  # such as at the user's limit of processes
+                if time.monotonic() >= deadline:
+                    raise
+                time.sleep(0.25)
         assert self._shell.stdin
         self._sink = self._shell.stdin.fileno()
 

@@ -204,13 +204,18 @@ def _run_script(
     if interruption.came():
         return ""
     argv = [sys.executable, str(REPOSITORY / script), *arguments]
-    with subprocess.Popen(
-        argv,
-        stdout=subprocess.PIPE,
-        text=True,
-        errors="surrogateescape",
-        preexec_fn=partial(die_with, os.getpid()),
-    ) as process:
+    try:
+        process = subprocess.Popen(
+            argv,
+            stdout=subprocess.PIPE,
+            text=True,
+            errors="surrogateescape",
+            preexec_fn=partial(die_with, os.getpid()),
+        )
+    except OSError as error:  # such as at the limit of processes
+        log.error("%s can't be started: %s", script, error.strerror)
+        return ""
+    with process:
         interruption.script = process
         if interruption.came():  # the signal came while the script was starting
             process.terminate()

@@ -24,9 +24,14 @@ class EvaluationProcess:
     """The fork that plays; the kernel ends it when this process ends for any reason."""
 
     def __init__(self, play: Play) -> None:
+        """Fork; raises RetryableError if the machine has no room for a process."""
         self._fork, far_end = Pipe()
         parent = os.getpid()
-        self._pid = os.fork()
+        try:
+            self._pid = os.fork()
+        except OSError as error:  # at the limit of processes or memory
+            what = "no process for evaluation games"
+            raise RetryableError(f"{what}: {error.strerror}") from None
         if self._pid == 0:
             try:
                 self._fork.close()

@@ -1,20 +1,23 @@
 """A keeper's record, log, echo and environment, and what it refuses."""
 
 import dataclasses
+import errno
 import json
 import os
 import re
 import resource
 import subprocess
 from pathlib import Path
+from unittest import mock
 
 import psutil
 import pytest
 
+from a3c.keeper import spawn
 from a3c.keeper.restarts import Limits
 from a3c.keeper.spec import parse
 from a3c.process.heartbeat import VARIABLE
-from tests import not_none
+from tests import Patch, not_none
 from tests.keeper.conftest import BEAT, PYTHON, Start, make_spec, wait_for
 
 
@@ -194,3 +197,16 @@ def test_a_spec_survives_its_command_line() -> None:
     )
     for spec in (plain, full):
         assert parse(spec.command()[4]) == spec
+
+
+def test_at_the_limit_of_processes_a_keeper_waits_for_its_guardian(monkeypatch: Patch) -> None:
+    full = [OSError(number, "") for number in (errno.EAGAIN, errno.ENOMEM)]
+    popen = mock.Mock(side_effect=[*full, mock.DEFAULT])
+    monkeypatch.setattr(subprocess, "Popen", popen)
+    monkeypatch.setattr(spawn, "_prctl", mock.Mock())  # this process adopts none
+    spawn.Guardian()
+    assert popen.call_count == 3
+    monkeypatch.setattr(spawn, "GUARDIAN_WITHIN_S", 0.0)
+    popen.side_effect = full
+    with pytest.raises(OSError):
+        spawn.Guardian()
