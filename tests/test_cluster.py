@@ -1,5 +1,6 @@
 """Who is in the cluster: addresses, TF_CONFIG, Slurm, host files, ports, waiting for each other."""
 
+import functools
 import json
 import os
 import re
@@ -213,6 +214,18 @@ def test_tensorboard_gets_a_port_that_no_process_has() -> None:
 def test_a_port_that_only_root_may_use_is_not_called_taken() -> None:
     with mock.patch("socket.create_server", side_effect=PermissionError):
         refused("port 80 is for root", plan.choose_addresses, configure(workers=1, base_port=80))
+
+
+def test_with_isolation_low_ports_are_for_root_too(monkeypatch: Patch) -> None:
+    choose = functools.partial(plan.choose_addresses, isolated=True)
+    for user, base in ((1000, 1023), (0, 1023), (1000, 1024)):
+        monkeypatch.setattr(os, "geteuid", lambda user=user: user)
+        settings = configure(workers=1, base_port=base)
+        if (user, base) == (1000, 1023):
+            said = "port 1023 is for root only: give a --base-port of 1024 or more"
+            assert refused("1023", choose, settings) == said
+        else:
+            assert choose(settings).ps == (f"127.0.0.1:{base}",)
 
 
 def test_the_owner_of_a_port_is_named() -> None:

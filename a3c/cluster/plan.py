@@ -94,9 +94,12 @@ def choose_addresses(config: Config, *, isolated: bool = False) -> Cluster:
         addresses = [f"{LOOPBACK}:{port}" for port in topology.free_ports(count)]
         return Cluster(tuple(addresses[:num_ps]), tuple(addresses[num_ps:]))
     cluster = topology.count_up([LOOPBACK] * count, base, num_ps, trusted_network=False)
-    for port in range(base, base + count) if not isolated else ():
+    for port in range(base, base + count):
         try:
-            socket.create_server(("", port)).close()
+            if not isolated:
+                socket.create_server(("", port)).close()
+            elif port < 1024 and os.geteuid() != 0:  # each new network begins with this rule
+                raise PermissionError
         except PermissionError:
             what = f"port {port} is for root only"
             raise UserError(f"{what}: give a --base-port of 1024 or more") from None
