@@ -163,8 +163,9 @@ class Guardian:
 
     def reap_adopted(self, child: int = 0) -> list[int]:
         """Reap adopted processes that ended; returns the others, without the keeper's `child`."""
-        alive = []
-        children = _CHILDREN.read_text() if _CHILDREN.exists() else ""
+        alive, children = [], ""
+        with contextlib.suppress(OSError):
+            children = _CHILDREN.read_text()
         for pid in set(map(int, children.split())) - {child, self._shell.pid}:
             with contextlib.suppress(ChildProcessError):
                 if os.waitpid(pid, os.WNOHANG)[0] == 0:
@@ -176,7 +177,8 @@ class Guardian:
         deadline = time.monotonic() + 1.0
         while (alive := self.reap_adopted()) and time.monotonic() < deadline:
             for pid in alive:
-                os.kill(pid, signal.SIGKILL)
+                with contextlib.suppress(PermissionError):  # another user's, as of sudo
+                    os.kill(pid, signal.SIGKILL)
             time.sleep(0.005)
 
     def close(self) -> None:

@@ -6,18 +6,21 @@ import os
 import re
 import shlex
 import signal
+import subprocess
 import sys
 from typing import Any
+from unittest import mock
 from unittest.mock import ANY
 
 import psutil
 import pytest
 
+from a3c.keeper import spawn
 from a3c.keeper.restarts import ExitKind, Limits, RestartPolicy, classify_exit
 from a3c.process import process_records
 from a3c.process.heartbeat import VARIABLE
 from a3c.process.process_records import LastExit
-from tests import not_none
+from tests import Patch, not_none
 from tests.keeper.conftest import BEAT, COUNT, DEAF, PYTHON, QUICK, Start, wait_for
 from tests.runs import is_gone
 
@@ -235,6 +238,22 @@ def test_descendants_are_killed_with_their_process(start: Start, leaves: str) ->
     assert kept.ended().state == "done"
     left = int(kept.file("left").read_text())
     wait_for(lambda: is_gone(left))
+
+
+def test_a_descendant_of_another_user_is_left_and_ends_no_keeper(monkeypatch: Patch) -> None:
+    """As a command of sudo, and where the kernel does not list the children."""
+    listed = mock.Mock()
+    monkeypatch.setattr(spawn, "_CHILDREN", listed)
+    monkeypatch.setattr(spawn, "_prctl", mock.Mock())  # this process adopts none
+    cat = subprocess.Popen(["cat"], stdin=subprocess.PIPE)
+    with contextlib.closing(spawn.Guardian()) as guardian, cat:
+        listed.read_text.return_value = f"{cat.pid}"
+        with mock.patch.object(os, "kill", side_effect=PermissionError) as kill:
+            guardian.end_adopted()
+        assert kill.called
+        assert cat.poll() is None
+        listed.read_text.side_effect = PermissionError
+        assert guardian.reap_adopted() == []
 
 
 NO_DEATH_SIGNAL = "import ctypes; ctypes.CDLL(None).prctl(1, 0, 0, 0, 0)"
