@@ -263,6 +263,7 @@ def test_a_signal_ends_trials_too(tmp_path: Path, python: Python, number: signal
     sweeping = python(ASLEEP, tmp_path)
     said = tmp_path / "out" / "000.log"
     wait_until(lambda: said.exists() and said.read_text(), "the first trial")
+    assert [path.stat().st_mode & 0o777 for path in (said.parent, said)] == [0o700, 0o600]
     threads = Path(f"/proc/{sweeping.pid}/task").glob("*/children")
     (trial,) = map(int, " ".join(thread.read_text() for thread in threads).split())
     sweeping.send_signal(number)

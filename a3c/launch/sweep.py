@@ -256,6 +256,7 @@ class Trainer:
     def _launch(self, trial: Trial, output: Path, *, is_new: bool) -> int:
         chosen = self._settings(trial) if is_new else ["--resume", *self._start_flags]
         command = [sys.executable, str(REPOSITORY / "launch_cluster.py"), "--mode", "child"]
+        output.touch(mode=0o600)
         with output.open("a") as file:
             process = subprocess.Popen(
                 [*command, f"--run-dir={trial.path}", *chosen],
@@ -286,7 +287,7 @@ def run(
     if not 1 <= at_once <= 1000:
         raise UserError(f"--at-once {at_once} is refused: give 1 to 1000")
     with rundir.refusing(folder, folder_flag):
-        folder.mkdir(parents=True, exist_ok=True)
+        folder.mkdir(parents=True, exist_ok=True, mode=0o700)
     trainer = Trainer(sweep, flags, again, folder_flag)
     settings = [{}] * sweep.trials if sweep.optuna else list(sweep.settings())
     study = _Study(sweep, folder, at_once) if sweep.optuna else None
