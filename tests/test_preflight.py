@@ -1,8 +1,10 @@
 """What is said before a run starts: too little of the machine, or processes left over."""
 
+import errno
 import subprocess
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
 import pytest
 
@@ -11,12 +13,13 @@ from a3c.cluster import plan
 from a3c.cluster.plan import Plan
 from a3c.cluster.topology import Cluster
 from a3c.config import Config
+from a3c.keeper import namespaces
 from a3c.launch import preflight
 from a3c.launch.preflight import PROCESS_MB, Facts
 from a3c.process import process_records
 from a3c.run import rundir
 from a3c.run.rundir import Room, RunDir
-from tests import ended, refused
+from tests import Patch, ended, refused
 from tests.fake_runs import FakeRun, configure, dead
 from tests.full_disks import little_room
 
@@ -118,3 +121,28 @@ def test_old_processes_of_a_run_are_named_with_pid_and_not_ended(tmp_path: Path)
     made.process("worker-0", child=dead(), keeper=dead())  # their pids are reused
     made.process("ps-0", host="another-host")
     preflight.check_left_over(made.run)
+
+
+@pytest.mark.parametrize("wanted", ["auto", "on"])
+def test_isolation_that_could_not_be_tried_is_not_given_up(wanted: str, monkeypatch: Patch) -> None:
+    """A shortage passes, and would leave the ports open for the whole run."""
+
+    def said(out: str, err: str, code: int) -> subprocess.CompletedProcess[str]:
+        return subprocess.CompletedProcess([], code, out, err)
+
+    for found, why in (
+        (BlockingIOError(errno.EAGAIN, "no room"), "no room"),
+        (subprocess.TimeoutExpired("python", 20.0), "timed out after 20"),
+        ([said("", "Traceback\nMemoryError\n", 1)], "MemoryError"),
+        ([said("", "", -9)], "ended with -9"),
+    ):
+        monkeypatch.setattr(subprocess, "run", mock.Mock(side_effect=found))
+        what = f"--isolation {wanted} could not be tried .*{why}.*: start again, or give"
+        refused(what, preflight.isolation_warning, wanted, across_hosts=False)
+
+
+def test_a_network_that_lacks_memory_is_no_refusal_of_the_kernel(monkeypatch: Patch) -> None:
+    create = mock.Mock(side_effect=OSError(errno.ENOMEM, "Cannot allocate memory", "unshare"))
+    monkeypatch.setattr(namespaces, "create", create)
+    with pytest.raises(OSError, match="Cannot allocate memory"):
+        namespaces.main()

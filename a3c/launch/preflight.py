@@ -126,10 +126,14 @@ def isolation_warning(wanted: str, *, across_hosts: bool) -> str | None:
         )
         if done.returncode == EXIT_OK:
             return None
-        said = done.stdout.strip() or done.stderr.strip() or "no reason given"
-        reason = said.splitlines()[-1]
+        refusal = done.stdout.strip()
+        failure = done.stderr.strip() or f"it ended with {done.returncode}"
     except (OSError, subprocess.SubprocessError) as error:
-        reason = str(error)
+        refusal, failure = "", str(error)
+    if not refusal:  # such as for a lack of memory, which may pass
+        what = f"--isolation {wanted} could not be tried ({failure.splitlines()[-1]})"
+        raise UserError(f"{what}: start again, or give --isolation off")
+    reason = refusal.splitlines()[-1]
     if wanted == "on":
         what = f"--isolation on: this machine gives us no network of our own ({reason})"
         trust = "give --isolation off where every user and host is trusted"
