@@ -1,6 +1,8 @@
 """What is said before a run starts: too little of the machine, or processes left over."""
 
 import errno
+import math
+import os
 import subprocess
 from pathlib import Path
 from typing import Any
@@ -16,7 +18,7 @@ from a3c.config import Config
 from a3c.keeper import namespaces
 from a3c.launch import preflight
 from a3c.launch.preflight import PROCESS_MB, Facts
-from a3c.process import process_records
+from a3c.process import environment, process_records
 from a3c.run import rundir
 from a3c.run.rundir import Room, RunDir
 from tests import Patch, ended, refused
@@ -146,3 +148,31 @@ def test_a_network_that_lacks_memory_is_no_refusal_of_the_kernel(monkeypatch: Pa
     monkeypatch.setattr(namespaces, "create", create)
     with pytest.raises(OSError, match="Cannot allocate memory"):
         namespaces.main()
+
+
+def test_cores_and_memory_are_those_that_control_groups_leave(
+    tmp_path: Path, monkeypatch: Patch
+) -> None:
+    """Of the process's own group and of those around it, as in `docker --cpus` and Slurm's jobs."""
+    outer, inner = tmp_path / "job", tmp_path / "job" / "step"
+    inner.mkdir(parents=True)
+    (tmp_path / "own").write_text("1:cpu:/other\n0::/job/step\n")
+    monkeypatch.setattr(environment, "OWN_GROUP", tmp_path / "own")
+    monkeypatch.setattr(environment, "GROUPS", tmp_path)
+    monkeypatch.setattr(os, "sched_getaffinity", lambda _: set(range(16)))
+    assert environment.cores_and_memory() == (16, math.inf), "without limits"
+    (inner / "cpu.max").write_text("max 100000\n")
+    (inner / "memory.max").write_text("max\n")
+    (inner / "memory.current").write_text("900\n")
+    assert environment.cores_and_memory() == (16, math.inf), "with files that set none"
+    (outer / "cpu.max").write_text("250000 100000\n")
+    (outer / "memory.max").write_text("1000000\n")
+    (outer / "memory.current").write_text("700000\n")
+    (outer / "memory.stat").write_text("anon 1\ninactive_file 100000\nactive_file 200000\n")
+    assert environment.cores_and_memory() == (2, 600_000), "files in memory make room"
+    facts = preflight.measure_machine(tmp_path)
+    assert (facts.cores, facts.available_mb) == (2, 0.6)
+    (inner / "cpu.max").write_text("50000 100000\n")
+    assert environment.cores_and_memory()[0] == 1
+    (tmp_path / "own").unlink()
+    assert environment.cores_and_memory() == (16, math.inf), "on a kernel without them"

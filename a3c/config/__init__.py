@@ -3,13 +3,13 @@
 import functools
 import json
 import math
-import os
 import random
 from collections.abc import Callable
 from dataclasses import asdict, dataclass, field, fields, replace
 from typing import Any, Literal, NamedTuple, Self
 
 from a3c.config.user_code import networks
+from a3c.process.environment import cores_and_memory
 
 MAX_ENVS = 4096  # of a worker, which has a block of so many seeds
 MAX_STALENESS = 4  # steps of the optimizer while each worker pushes once
@@ -304,10 +304,9 @@ class RunConfig:
 
 @dataclass(frozen=True)
 class ClusterConfig:
-    workers: int = everyday(
-        len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1,
-        (1, 100_000),
-    )("worker processes (one a core of this machine if unset)")
+    workers: int = everyday(cores_and_memory()[0], (1, 100_000))(
+        "worker processes (one a core of this machine if unset)"
+    )
     max_workers: int | None = everyday(None, (1, 100_000))(
         "reserve addresses for this many workers; `add` starts those beyond --workers"
     )

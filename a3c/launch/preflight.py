@@ -16,7 +16,7 @@ from a3c.keeper.spec import Process
 from a3c.play.window import missing_display
 from a3c.process import process_records
 from a3c.process.console import count
-from a3c.process.environment import code_environment, process_environment
+from a3c.process.environment import code_environment, cores_and_memory, process_environment
 from a3c.run.rundir import REPOSITORY, Room, RunDir, copied_from, room
 
 log = logging.getLogger(__name__)
@@ -44,9 +44,10 @@ def measure_machine(path: Path) -> Facts:
     """This machine's resources for a run in the directory `path`, which need not exist yet."""
     import psutil
 
+    cores, memory = cores_and_memory()
     return Facts(
-        cores=len(os.sched_getaffinity(0)),
-        available_mb=psutil.virtual_memory().available / 1e6,
+        cores=cores,
+        available_mb=min(psutil.virtual_memory().available, memory) / 1e6,
         disk=room(next(parent for parent in (path, *path.parents) if parent.exists())),
         no_display=missing_display(),
     )

@@ -1,10 +1,15 @@
-"""The environment variables of a cluster's processes: which are removed, which are set."""
+"""The environment of a cluster's processes: variables that are removed or set; cores and memory."""
 
+import contextlib
+import math
 import os
 from collections.abc import Mapping
 from pathlib import Path
 
 REPOSITORY = Path(__file__).resolve().parents[2]  # the folder of a3c and of the scripts
+
+OWN_GROUP = Path("/proc/self/cgroup")
+GROUPS = Path("/sys/fs/cgroup")
 
 # gRPC uses proxies for cluster traffic too, so a dead proxy would disconnect the cluster. With port
 # reuse two servers can listen on one port, and each gets some of the other's calls.
@@ -55,3 +60,24 @@ def adopt_environment(threads: int, *, gpu: bool = False) -> None:
     wanted = process_environment(os.environ, threads, gpu=gpu)
     os.environ.clear()
     os.environ.update(wanted)
+
+
+def cores_and_memory() -> tuple[int, float]:
+    """The cores that this process may use, and the bytes that its control groups (v2) leave."""
+    cores: float = os.cpu_count() or 1
+    if hasattr(os, "sched_getaffinity"):
+        cores = len(os.sched_getaffinity(0))
+    memory = math.inf
+    with contextlib.suppress(OSError):
+        inner = GROUPS / OWN_GROUP.read_text().rpartition("0::/")[2].strip()
+        for group in (inner, *inner.parents):  # each may set limits of its own; "max" is none
+            with contextlib.suppress(OSError, ValueError):
+                quota, period = map(int, (group / "cpu.max").read_text().split())
+                cores = min(cores, quota / period)
+            with contextlib.suppress(OSError, ValueError):
+                limit = int((group / "memory.max").read_text())
+                used = int((group / "memory.current").read_text())
+                facts = dict(map(str.split, (group / "memory.stat").read_text().splitlines()))
+                cached = sum(int(facts.get(kind, 0)) for kind in ("inactive_file", "active_file"))
+                memory = min(memory, limit - used + cached)
+    return max(1, int(cores)), memory
