@@ -33,7 +33,8 @@ def write(source: Path, target: Path, evaluation: dict[str, Any] | None = None) 
 
     path = checkpoint.write(target.parent, manifest, save, target.name)
     path.chmod(0o755)  # it is published: other users play it, as in a container
-    (path / checkpoint.MANIFEST).chmod(0o644)
+    for file in path.iterdir():
+        file.chmod(0o644)
     return checkpoint.read_manifest(path)
 
 

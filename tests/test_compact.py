@@ -1,5 +1,6 @@
 """Compact checkpoints: small, and as good as others for playing and for going on."""
 
+import os
 import time
 from contextlib import closing
 from pathlib import Path
@@ -51,7 +52,9 @@ def packed(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A checkpoint of a run, and the compact one made of it, whose path this is."""
     root = tmp_path_factory.mktemp("checkpoints")
     whole = snapshots.write_values(root, EVERYTHING, snapshots.manifest(10))
+    before = os.umask(0o077)
     compact.write(whole, root / "small", SCORES)
+    os.umask(before)
     return root / "small"
 
 
