@@ -72,7 +72,7 @@ def test_variables_made_by_hand_get_a_row() -> None:
 
 def test_the_printed_table_names_layers_shapes_and_the_total() -> None:
     stream = io.StringIO()
-    console = Console(file=stream, width=100)
+    console = Console(file=stream, width=100, force_terminal=False)
     diagram.show(table(ATARI, Discrete(6)), "a3c-ff on [brackets]", console)
     lines = stream.getvalue().splitlines()
     assert lines[0] == "a3c-ff on [brackets]"
