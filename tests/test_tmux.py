@@ -10,6 +10,7 @@ import uuid
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from unittest import mock
 
 import libtmux
@@ -27,15 +28,18 @@ from tests import Patch, refused
 from tests.runs import REPOSITORY, a_process, wait_until
 from tests.terminals import Terminal
 
+pytestmark = pytest.mark.skipif(not shutil.which("tmux"), reason="tmux is not installed")
+
 
 @pytest.fixture
-def server(tmp_path_factory: pytest.TempPathFactory, monkeypatch: Patch) -> Iterator[Server]:
+def server(monkeypatch: Patch) -> Iterator[Server]:
     """A tmux server that nobody else uses, started with an environment of little."""
-    monkeypatch.setenv("TMUX_TMPDIR", str(tmp_path_factory.mktemp("tmux")))
-    mine = Server(socket_name=f"a3c-test-{uuid.uuid4().hex[:8]}")
-    mine.cmd("new-session", "-d", "-s", "somebody-elses", "cat", "-")
-    yield mine
-    mine.kill()
+    with TemporaryDirectory(prefix="a3c-", dir="/tmp") as short:  # a socket's path is short
+        monkeypatch.setenv("TMUX_TMPDIR", short)
+        mine = Server(socket_name=f"a3c-test-{uuid.uuid4().hex[:8]}")
+        mine.cmd("new-session", "-d", "-s", "somebody-elses", "cat", "-")
+        yield mine
+        mine.kill()
 
 
 def sleeper(title: str, window: str = "cockpit") -> Pane:

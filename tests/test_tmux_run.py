@@ -2,12 +2,14 @@
 
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 import psutil
@@ -24,6 +26,8 @@ from tests.fake_runs import FakeRun, configure
 from tests.isolation import NO_NAMESPACE, assert_cut_off, assert_vanishes, network_of, record_of
 from tests.runs import everything_ended, is_training, wait_until
 from tests.terminals import Terminal
+
+pytestmark = pytest.mark.skipif(not shutil.which("tmux"), reason="tmux is not installed")
 
 
 class Tmux:
@@ -64,12 +68,12 @@ def panes_of(tmux: Tmux) -> dict[str, int]:
 
 @pytest.fixture
 def tmux(tmp_path: Path) -> Iterator[Tmux]:
-    socket, work = tmp_path / "socket", tmp_path / "work"
-    socket.mkdir()
+    work = tmp_path / "work"
     work.mkdir()
-    mine = Tmux(socket, work)
-    yield mine
-    mine("kill-server")
+    with TemporaryDirectory(prefix="a3c-", dir="/tmp") as short:  # a socket's path is short
+        mine = Tmux(Path(short), work)
+        yield mine
+        mine("kill-server")
 
 
 def test_runs_with_the_same_name_in_two_folders_are_independent(tmux: Tmux, tmp_path: Path) -> None:
