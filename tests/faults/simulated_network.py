@@ -153,8 +153,9 @@ class Wires:
 
 def why_not() -> str:
     """Why this machine can't simulate hosts; empty if it can."""
-    if os.geteuid():
-        return "namespaces with TUN devices want root"
+    apart = ["unshare", "--mount", "--net", "true"]
+    if subprocess.run(apart, stderr=subprocess.DEVNULL, check=False).returncode:
+        return "namespaces with TUN devices want root, and the right to mount"
     if not os.access("/dev/net/tun", os.R_OK | os.W_OK):
         return "there is no /dev/net/tun"
     return ""
