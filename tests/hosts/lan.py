@@ -8,6 +8,7 @@ import contextlib
 import os
 import shutil
 import subprocess
+import sys
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
@@ -18,6 +19,7 @@ from tests.runs import call, children, wait_until
 
 OUTSIDE = "198.51.100"
 _HOME = "/opt/home"
+_LISTING = ("git", "ls-files", "-z", "--cached", "--others", "--exclude-standard")
 _MORTAL = ("setpriv", "--pdeathsig", "KILL")  # killed when the thread that started it ends
 
 _SSHD_CONFIG = """\
@@ -95,12 +97,17 @@ def why_not() -> str:
     """Why this machine can't create such hosts; empty if it can."""
     if why := simulated_network.why_not():
         return why
-    needed = ("ip", "nsenter", "setpriv", "iptables", "pkill", "ssh-keygen")
+    for place in map(os.path.realpath, (sys.prefix, sys.base_prefix)):
+        if place.startswith(("/opt/", "/run/")):
+            return f"Python is in {place}: hosts have their own /opt and /run"
+    needed = ("git", "ip", "nsenter", "setpriv", "iptables", "pkill", "ssh-keygen")
     missing = [tool for tool in needed if not shutil.which(tool)]
     if not Path("/usr/sbin/sshd").exists():
         missing.append("sshd")
-    packages = "openssh-server iproute2 iptables procps"
-    return f"{' and '.join(missing)} missing: apt-get install {packages}" if missing else ""
+    packages = "git openssh-server iproute2 iptables procps"
+    if missing:
+        return f"{' and '.join(missing)} missing: apt-get install {packages}"
+    return call(*_LISTING, cwd=REPOSITORY).stderr.strip()
 
 
 def _furnish(root: Path, names: Sequence[str], key: Path) -> None:
@@ -120,8 +127,7 @@ def _furnish(root: Path, names: Sequence[str], key: Path) -> None:
     (root / "passwd").write_text(f"root:x:0:0:root:{_HOME}:/bin/sh\nsshd:x:100:65534::/run/sshd:\n")
     (root / "sshd_config").write_text(_SSHD_CONFIG.format(keys=key.parent))
     # The code as a fresh clone of this tree would have it.
-    listing = ("git", "ls-files", "-z", "--cached", "--others", "--exclude-standard")
-    for name in filter(None, call(*listing, cwd=REPOSITORY, check=True).stdout.split("\0")):
+    for name in filter(None, call(*_LISTING, cwd=REPOSITORY, check=True).stdout.split("\0")):
         source, copy = REPOSITORY / name, root / "opt" / "a3c" / name
         if source.is_file() and source.suffix not in (".png", ".gif", ".svg", ".csv", ".jsonl"):
             copy.parent.mkdir(parents=True, exist_ok=True)
