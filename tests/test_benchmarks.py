@@ -17,6 +17,7 @@ from unittest import mock
 
 import pytest
 
+from a3c.run import rundir
 from a3c.run.rows import last_rows
 from benchmarks import machine, pair, race, real_clusters, scale_model, scale_solve, turns
 from benchmarks.peers import rows as table
@@ -119,7 +120,11 @@ def test_processes_of_benchmarks_say_their_arguments(words: str, tmp_path: Path)
 def test_a_mistake_is_refused_in_one_line(words: str, said: str) -> None:
     if "simulated-in-c" in words and shutil.which("cc") is None:
         pytest.skip("there is no C compiler")
-    ended = call(sys.executable, "-m", *f"benchmarks.{words}".split(), cwd=REPOSITORY)
+    if "--before" in words and rundir.git_commit() is None:
+        pytest.skip("there is no repository")
+    english = os.environ | {"LC_ALL": "C"}
+    command = [sys.executable, "-m", *f"benchmarks.{words}".split()]
+    ended = call(*command, cwd=REPOSITORY, env=english)
     assert ended.returncode == 2, ended.stderr
     assert said in ended.stderr.splitlines()[-1]
     assert "Traceback" not in ended.stderr
