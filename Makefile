@@ -81,4 +81,5 @@ lock: ## write the newest versions that pyproject.toml allows into requirements.
 	rm -rf .venv-lock
 
 clean: ## remove generated files (not runs/)
-	rm -rf $(VENV) .venv-next .venv-docs .docs .mypy_cache .ruff_cache .pytest_cache .hypothesis
+	rm -rf $(VENV) .venv-next .venv-docs .docs .mypy_cache .ruff_cache .pytest_cache .hypothesis \
+		benchmarks/*.bin
