@@ -266,6 +266,13 @@ def test_keepers_of_a_deleted_run_directory_are_still_supervised(run: RunDir) ->
     assert [keepers.look(name)[0] is not None for name in TRIO] == [True] * 3
 
 
+def test_an_error_in_the_launcher_ends_all_keepers(run: RunDir) -> None:
+    keepers = Scripted(run, dict.fromkeys(TRIO, 9))
+    with pytest.raises(ZeroDivisionError):
+        supervise(plan(run, *TRIO), keepers, mock.Mock(side_effect=ZeroDivisionError))
+    assert set(keepers.told) == set(TRIO)
+
+
 def test_two_quick_ctrl_c_kill(run: RunDir, monkeypatch: Patch) -> None:
     """The keepers end only if they are told to at once."""
     keepers = Scripted(run, dict.fromkeys(TRIO, 9))

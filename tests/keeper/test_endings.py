@@ -105,8 +105,9 @@ def test_the_state_is_starting_until_the_first_heartbeat_whatever_its_time(start
 
 
 def test_exit_codes_are_classified_as_the_table_says() -> None:
-    codes = (-signal.SIGSEGV, -signal.SIGABRT, 70, 127)
-    assert [classify_exit(code) for code in codes] == ["crash", "crash", "failed", "failed"]
+    crashes = ("SEGV", "ABRT", "BUS", "FPE", "ILL", "SYS")
+    codes = [*(-signal.Signals[f"SIG{name}"] for name in crashes), 70, 127]
+    assert [classify_exit(code) for code in codes] == ["crash"] * 6 + ["failed"] * 2
 
 
 @pytest.mark.parametrize(("kind", "beat"), [("retry", False), ("crash", True)])
@@ -122,6 +123,7 @@ def test_a_heartbeat_ends_a_row_of_retries_and_resets_their_delay() -> None:
     decisions = [policy.decide("retry", 1.0, beat) for beat in (False, False, True, False, False)]
     assert [decision.delay_s for decision in decisions] == [0.5, 1.0, 0.5, 1.0, 2.0]
     assert [decision.again for decision in decisions] == [True, True, True, True, False]
+    assert policy.decide("retry", 60.0, beat=False).again, "so does a healthy run"
 
 
 def test_only_a_healthy_run_ends_a_row_of_crashes() -> None:
