@@ -128,11 +128,13 @@ def test_a_mean_that_falls_again_between_two_ticks_is_not_missed(tmp_path: Path)
 
 def test_after_a_lucky_window_a_new_one_is_needed(tmp_path: Path, caplog: Log) -> None:
     caplog.set_level("INFO")
-    games = played(scored(49.96))
+    games = played()
     chief = chief_of(ReportingStore(), tmp_path, games, stop_window=20)
     tick(chief, *[0.0] * 100, *[51.0] * 19)
     games.start.assert_not_called()
     tick(chief, 51.0)
+    tick(chief, *[51.0] * 20)  # while the games are played: they begin no others
+    games.poll.return_value = scored(49.96)
     assert tick(chief) is None
     said = "not solved: the mean of 20 games at env step 1,000 is 49.96, the goal is 50;"
     assert said in caplog.text
@@ -266,6 +268,18 @@ def test_a_killed_worker_is_not_counted_and_not_waited_for(tmp_path: Path) -> No
     chief = chief_of(store, made.run.path)
     assert chief.row(REPLY)["cluster/workers"] == 1
     chief.end_run("max_env_steps", lambda: pytest.fail("it waits"))
+
+
+def test_the_last_pushes_of_others_are_in_the_last_checkpoint(tmp_path: Path) -> None:
+    store = ReportingStore()
+    store.at_work = [True, True]
+
+    def push_and_leave() -> bool:
+        store.step, store.at_work = 1001, [True, False]
+        return True
+
+    chief_of(store, tmp_path).end_run("max_wall_time", push_and_leave)
+    assert manifest(tmp_path).step == 1001
 
 
 def solved_before(tmp_path: Path, mean: float) -> checkpoint.Manifest:
