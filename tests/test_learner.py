@@ -333,13 +333,14 @@ def test_the_value_loss_may_have_an_optimizer_of_its_own(sides: Sides, statistic
         rmsprop_epsilon=epsilon,
         optimizer_statistics=statistics,
         value_optimizer="own",
+        normalize_rewards=True,
     )
     policy_only = small_config(**PLAIN, value_loss_weight=0.0)
     side = sides.one(settings)
     weights = {k: v.astype(np.float64) for k, v in side.agent.parameters().items()}
     squares = [{name: np.zeros_like(value) for name, value in weights.items()} for _ in range(2)]
     for seed in range(2):
-        rollout = random_rollout(seed)
+        rollout = random_rollout(seed)._replace(return_statistics=np.ones(3))
         whole = gradient_by_differences(weights, rollout, settings)
         policy = gradient_by_differences(weights, rollout, policy_only)
         value = {name: whole[name] - policy[name] for name in whole}
@@ -356,6 +357,7 @@ def test_the_value_loss_may_have_an_optimizer_of_its_own(sides: Sides, statistic
         for name, expected in weights.items():
             np.testing.assert_allclose(after[name], expected, rtol=1e-3, atol=1e-5)
     assert after["global_step"] == sum(np.count_nonzero(random_rollout(s).mask) for s in range(2))
+    np.testing.assert_array_equal(side.learner.return_statistics(), [2.0] * 3)
     kept = statistics == "shared"
     assert ("hidden1/weights/RMSPropValue" in after) is kept
     assert ("hidden1/weights/RMSProp" in after) is kept
@@ -455,12 +457,13 @@ def test_observations_are_normalised_by_what_all_workers_saw(sides: Sides) -> No
     np.testing.assert_array_equal(two.store.pull().statistics, saved["observation_statistics"])
 
 
-@pytest.mark.parametrize("samples_per_step", [0, 10])
-def test_moments_of_advantages_run_over_all_workers(sides: Sides, samples_per_step: int) -> None:
-    settings = {**PLAIN, "samples_per_step": samples_per_step, "advantage_horizon": 100}
-    one, two = sides.two(small_config(**settings))
+@pytest.mark.parametrize("own", [{}, {"samples_per_step": 10}, {"minibatches": 2}])
+def test_moments_of_advantages_run_over_all_workers(sides: Sides, own: dict[str, Any]) -> None:
+    own = own | {"advantage_horizon": 100, "normalize_rewards": True}
+    one, two = sides.two(small_config(**PLAIN, **own))
     for side, seed in ((one, 1), (two, 2)):
-        side.learner.update(random_rollout(seed))
+        side.learner.update(random_rollout(seed)._replace(return_statistics=np.ones(3)))
+    np.testing.assert_array_equal(two.learner.return_statistics(), [2.0] * 3)
     moments = two.store.pull().advantage_moments
     both = []
     for rollout in map(random_rollout, (1, 2)):
