@@ -53,6 +53,15 @@ def test_a_worker_whose_rollouts_are_all_dropped_gives_up_and_says_why(tmp_path:
     assert manifest(tmp_path).step == 3, "what was learned before is kept"
 
 
+def test_a_chief_saves_no_weights_that_are_not_finite(tmp_path: Path) -> None:
+    chief = work(tmp_path, 1.0, max_dropped_rollouts=2)
+    chief._store.overwrite_parameters(chief._learner.reply.parameters * NAN)
+    with pytest.raises(FatalError, match="the weights were not finite"):
+        chief.run()
+    assert not checkpoint.by_step(tmp_path / "checkpoints")
+    assert not chief._store.attached().any()
+
+
 def test_rollouts_that_wait_for_their_returns_forgive_no_drops(tmp_path: Path) -> None:
     poison = [NAN] * 40 + [1.0] * 100
     chief = work(tmp_path, *poison, max_dropped_rollouts=7, return_steps=2, return_min_samples=3)
@@ -144,6 +153,15 @@ def test_a_run_whose_last_checkpoint_fails_has_failed(tmp_path: Path, monkeypatc
     monkeypatch.setattr(checkpoint, "write", mock.Mock(side_effect=full))
     with pytest.raises(FatalError, match="its last checkpoint could not be written: make room"):
         chief.run()
+
+
+def test_a_worker_that_starts_again_plays_other_games(tmp_path: Path) -> None:
+    here, seeds = InProcessCluster(num_ps=1, num_workers=1), list[int]()
+    for _ in range(2):
+        chief = work(tmp_path, 1.0, here=here)
+        seeds.append(chief._make_player.keywords["seed"])
+        chief.run()
+    assert seeds[0] != seeds[1]
 
 
 def test_a_last_row_is_not_written_twice(tmp_path: Path) -> None:
