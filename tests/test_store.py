@@ -16,10 +16,11 @@ import tensorflow as tf
 from a3c.cluster.topology import Cluster, Task, free_ports, split_address
 from a3c.errors import RetryableError
 from a3c.learn.agent import Agent
-from a3c.server import exchange, sessions
+from a3c.server import exchange, serving, sessions
 from a3c.server.store import Store
 from tests import Patch, refused
 from tests.clusters import InProcessCluster, agent, flat, push_of, serve, small_config
+from tests.runs import wait_until
 
 Pair = tuple[Store, Store]
 SETTINGS = small_config(learning_rate=0.01)
@@ -147,6 +148,14 @@ def test_a_snapshot_is_torn_by_no_more_than_it_says_and_a_push_a_worker() -> Non
     assert int(snapshots[-1].values["num_updates"]) > int(snapshots[0].values["num_updates"])
 
 
+@pytest.mark.parametrize(("updates", "least"), [([2, 0, 1], 0), ([3, 2, 1, 2, 3, 0], 1)])
+def test_a_torn_snapshot_is_tried_again(stores: Pair, updates: list[int], least: int) -> None:
+    before, on_ps, _, waiting = stores[0]._run(stores[0]._snapshot)
+    reads = [(before, on_ps, before + during, waiting) for during in updates]
+    with mock.patch.object(stores[0], "_run", side_effect=reads):
+        assert stores[0].snapshot().updates_during == least
+
+
 def test_reports_come_out_once_and_a_full_queue_refuses_at_once(stores: Pair) -> None:
     first, second = stores
     first.drain()
@@ -173,6 +182,22 @@ def test_workers_attach_one_by_one_and_all_hear_of_the_end(stores: Pair) -> None
     first.finish("solved")
     nothing = np.zeros_like(second.pull().parameters)
     assert second.push(push_of(nothing, 0)).end_reason == second.end_reason() == "solved"
+
+
+def test_a_ps_waits_longer_for_a_chief_that_may_start_again_to_save(monkeypatch: Patch) -> None:
+    here, beat, stop = cluster(1), mock.Mock(), mock.Mock(**{"is_set.return_value": False})
+    chief = here.store(SETTINGS, 0, player())
+    chief.initialize({})
+    chief.attach(print)
+    chief.finish("solved")
+    monkeypatch.setattr(serving, "LINGER_S", 0.0)
+    monkeypatch.setattr(serving, "start_server", lambda *_: here.servers["ps", 0])
+    with concurrent.futures.ThreadPoolExecutor() as pool:
+        served = pool.submit(serving.serve, here.cluster, Task("ps", 0), SETTINGS, stop, beat)
+        wait_until(lambda: served.done() or beat.beat.call_count > 2, "three looks")
+        assert not served.done()
+        chief.detach()
+        served.result()
 
 
 @pytest.mark.parametrize("num_ps", [1, 2, 3])
