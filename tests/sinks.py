@@ -13,6 +13,7 @@ from wandb.proto import wandb_internal_pb2
 
 import a3c.run.wandb
 from a3c.run.callbacks import Callbacks
+from a3c.run.rundir import RunDir
 from tests import Patch, not_none
 from tests.fake_runs import FakeRun, configure
 from tests.runs import wait_until
@@ -69,7 +70,7 @@ def test_wandb_gets_the_rows_of_all_starts_in_one_run(run_dir: Path, monkeypatch
         begun = next(record for kind, record in life if kind == "run")
         settings = {update.key: json.loads(update.value_json) for update in begun.config.update}
         assert (begun.run_id, begun.project) == ((run_dir / "wandb-id").read_text(), "mine")
-        assert begun.display_name == "pong-1"
+        assert begun.display_name == RunDir(run_dir).label
         assert (settings["gamma"], settings["stop_at_return"]) == (0.9, 18.0)
         assert settings["learning_rate"] == 0.25, "which was drawn"
     rows = [
@@ -86,7 +87,7 @@ def test_wandb_gets_the_rows_of_all_starts_in_one_run(run_dir: Path, monkeypatch
 def test_mlflow_gets_the_rows_of_all_starts_in_one_run(run_dir: Path) -> None:
     two_lives(run_dir, name="a3c.run.mlflow:MLflow", experiment="mine")
     client, run = mlflow_run(run_dir)
-    assert (run.info.run_name, run.info.status) == ("pong-1", "FINISHED")
+    assert (run.info.run_name, run.info.status) == (RunDir(run_dir).label, "FINISHED")
     assert (run.data.params["gamma"], run.data.params["stop_at_return"]) == ("0.9", "18.0")
     assert run.data.params["learning_rate"] == "0.25"
     assert "loss/value" not in run.data.metrics

@@ -32,8 +32,8 @@ from a3c.run.rundir import RunDir
 from a3c.run.tensorboard import PICTURE_INTERVAL_S, Pictures, TensorBoardSink
 from a3c.watch import status
 from tests import Patch, not_none
-from tests.clusters import agent, small_config
-from tests.fake_runs import configure
+from tests.clusters import agent, small_config, worker
+from tests.fake_runs import FakeRun, configure
 from tests.full_disks import little_room
 from tests.runs import everything_ended, running, stop, wait_until
 
@@ -101,6 +101,16 @@ def test_the_graph_is_what_acting_computes_and_is_written_once(tmp_path: Path) -
     assert [event.step for event in found.Scalars("loss/total")] == [5, 15]
 
 
+def session_groups(directory: Path) -> Any:
+    """The lines of the HPARAMS tab."""
+    multiplexer = EventMultiplexer().AddRunsFromDirectory(str(directory))
+    multiplexer.Reload()
+    context = Context(TBContext(data_provider=MultiplexerDataProvider(multiplexer, str(directory))))
+    states = [api_pb2.STATUS_UNKNOWN]
+    asked = api_pb2.ListSessionGroupsRequest(allowed_statuses=states, slice_size=9)
+    return Handler(RequestContext(), context, "", asked).run().session_groups
+
+
 def test_the_hparams_tab_has_the_settings_and_the_last_values_of_each_run(tmp_path: Path) -> None:
     for number, rate in enumerate((0.001, 0.002)):
         own: Any = {"learning_rate_range": [rate, rate]} if number else {"learning_rate": rate}
@@ -111,12 +121,7 @@ def test_the_hparams_tab_has_the_settings_and_the_last_values_of_each_run(tmp_pa
             sink.settings(settings, f"run-{number}")
             row = {"cluster/mean_return_100": 10.0 * life + number, "info/coins": 3.0}
             sink.write(100 * life, row)
-    multiplexer = EventMultiplexer().AddRunsFromDirectory(str(tmp_path))
-    multiplexer.Reload()
-    context = Context(TBContext(data_provider=MultiplexerDataProvider(multiplexer, str(tmp_path))))
-    states = [api_pb2.STATUS_UNKNOWN]
-    asked = api_pb2.ListSessionGroupsRequest(allowed_statuses=states, slice_size=9)
-    groups = Handler(RequestContext(), context, "", asked).run().session_groups
+    groups = session_groups(tmp_path)
     assert [group.name for group in groups] == ["run-0", "run-1"]
     for number, group in enumerate(groups):
         values = group.hparams
@@ -128,6 +133,14 @@ def test_the_hparams_tab_has_the_settings_and_the_last_values_of_each_run(tmp_pa
         last = {value.name.tag: (value.value, value.training_step) for value in group.metric_values}
         assert last["cluster/mean_return_100"] == (20.0 + number, 200)
         assert last["info/coins"] == (3.0, 200)
+
+
+def test_runs_of_one_name_are_two_lines_of_the_hparams_tab(tmp_path: Path) -> None:
+    settings = small_config()
+    for sweep in ("a", "b"):
+        made = FakeRun(tmp_path / sweep / "000", settings)
+        worker(settings, made.run.path).close()
+    assert len(session_groups(tmp_path)) == 2
 
 
 def test_a_picture_of_the_input_comes_at_once_and_then_a_minute_later(tmp_path: Path) -> None:

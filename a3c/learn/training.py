@@ -135,7 +135,7 @@ class Worker:
         self._pictures: Pictures | None = None
         if self._task.is_chief:
             board.graph(agent.graph_def())
-            board.settings(self._config, run.name)
+            board.settings(self._config, run.label)
             self._pictures = Pictures(board, agent.space)
         self._sinks = sinks
 

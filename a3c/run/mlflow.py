@@ -53,7 +53,7 @@ class MLflow:
             if not self._run_id:
                 found = client.get_experiment_by_name(self._experiment)
                 at = found.experiment_id if found else client.create_experiment(self._experiment)
-                self._run_id = client.create_run(at, run_name=run_dir.name).info.run_id
+                self._run_id = client.create_run(at, run_name=RunDir(run_dir).label).info.run_id
             params = [Param(key, str(value)) for key, value in settings_of(run_dir).items()]
             client.log_batch(self._run_id, params=params)
             write_atomically(file, self._run_id)  # not before: then the settings are sent again

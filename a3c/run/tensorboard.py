@@ -50,7 +50,7 @@ class TensorBoardSink:
         if self._is_new:
             self._append(graph_def=graph_def.SerializeToString())
 
-    def settings(self, config: Config, run_name: str) -> None:
+    def settings(self, config: Config, run_label: str) -> None:
         """Write all settings for the HPARAMS tab, which shows the last results beside them."""
         if not self._is_new:
             return
@@ -70,7 +70,7 @@ class TensorBoardSink:
         tags += [f"info/{name}" for name in config.run.info_metrics]
         shown = [api_pb2.MetricInfo(name=api_pb2.MetricName(tag=tag)) for tag in tags]
         self._append(summary=summary.experiment_pb(infos, shown))
-        self._append(summary=summary.session_start_pb(values, group_name=run_name))
+        self._append(summary=summary.session_start_pb(values, group_name=run_label))
 
     def image(self, env_steps: int, name: str, pixels: np.ndarray) -> None:
         from PIL import Image

@@ -40,12 +40,13 @@ class Wandb:
     def _begin(self, run_dir: Path) -> Any:
         import wandb
 
-        file = RunDir(run_dir).wandb_id
+        place = RunDir(run_dir)
+        file = place.wandb_id
         if not file.exists():
             write_atomically(file, secrets.token_hex(4))
         usual: dict[str, Any] = {
             "id": file.read_text(),
-            "name": run_dir.name,
+            "name": place.label,
             "dir": run_dir,
             "config": settings_of(run_dir),
             "resume": "allow",
