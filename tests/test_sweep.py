@@ -228,6 +228,31 @@ def test_optuna_goes_by_results_and_resumes_its_storage(tmp_path: Path, trained:
     refused("optuna.db can't be used .*take", sweep.run, other, tmp_path / "out", (), 1)
 
 
+def test_settings_that_do_not_go_together_are_refused_before_any_trial(
+    tmp_path: Path, trained: Trained
+) -> None:
+    vary = "[vary]\nepochs = [1, 4]\nratio_limit = [0, 0.2]\n"
+    made = sweep.read(written(tmp_path, vary))
+    refused("^002: epochs 4 without a ratio_limit", sweep.run, made, tmp_path / "out", (), 1)
+    assert not (tmp_path / "out").exists()
+    assert not trained.flags
+
+
+def test_a_draw_of_optuna_that_is_refused_ends_no_other_trial(
+    tmp_path: Path, trained: Trained, caplog: Log
+) -> None:
+    vary = "optuna = true\ntrials = 12\n[vary]\nepochs = [1, 4]\nratio_limit = [0, 0.2]\n"
+    for at_once in (3, 1):  # the second time goes on, with nothing to do
+        made = sweep.read(written(tmp_path, vary))
+        assert sweep.run(made, tmp_path / "out", (), at_once) == 70
+        found = rows(tmp_path / "out")
+        assert len(found) == 12
+        bad = [(row["epochs"], row["ratio_limit"]) == ("4", "0.0") for row in found]
+        assert 0 < sum(bad) == 12 - len(trained.flags) < 12
+        assert [row["mean_return"] == "" for row in found] == bad == sorted(bad), "the last rows"
+    assert ": epochs 4 without a ratio_limit" in caplog.text
+
+
 def test_optuna_chooses_for_trials_that_end_at_the_same_time(
     tmp_path: Path, trained: Trained
 ) -> None:

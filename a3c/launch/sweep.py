@@ -87,6 +87,7 @@ class Trial:
     path: Path
     values: Values  # the varied settings
     summary: Values = field(default_factory=dict)  # empty until it has ended
+    is_refused: bool = False  # its settings don't go together
 
     @property
     def row(self) -> Values:
@@ -173,6 +174,15 @@ class Trainer:
         self.num_trained = 0  # trials that this command has run
         self.num_unfinished = 0  # trials that this command leaves unfinished
 
+    def checked_settings(self, folder: Path) -> list[Values]:
+        """The varied settings of all trials; empty ones if Optuna chooses them."""
+        if self._sweep.optuna:
+            return [{}] * self._sweep.trials
+        settings = list(self._sweep.settings())
+        for number, values in enumerate(settings):
+            self.wanted(Trial(folder / f"{number:03}", values))
+        return settings
+
     def stop(self, number: int, _frame: object = None) -> None:
         """End the runs in order, and start no more; a second signal ends them at once."""
         self.signal = number
@@ -184,8 +194,16 @@ class Trainer:
     def train(self, trial: Trial) -> None:
         """Train a trial unless it has ended; sets its summary once it has.
 
-        A trial that was interrupted during its closing games plays them when it is resumed.
+        A trial that was interrupted during its closing games plays them when it is resumed. One
+        whose settings don't go together is only marked.
         """
+        try:
+            self.wanted(trial)
+        except UserError as error:  # Optuna drew it
+            trial.is_refused = True
+            self.num_unfinished += 1
+            log.error("%s", error)
+            return
         run, output = RunDir(trial.path), trial.path.with_suffix(".log")
         is_new, games = not run.config.exists(), 0
         if not is_new:
@@ -247,7 +265,10 @@ class Trainer:
         parser = command_line.make_parser("", "")
         namespace, _ = parser.parse_known_args(self._settings(trial))  # others say how to start
         layers = [layer for _, layer in command_line.sources(namespace)[0]]
-        return command_line.merge(layers), set().union(*layers)
+        try:
+            return command_line.merge(layers), set().union(*layers)
+        except UserError as error:
+            raise UserError(f"{trial.path.name}: {error}") from None
 
     def _settings(self, trial: Trial) -> list[str]:
         values = {**self._sweep.fixed, **trial.values}
@@ -286,10 +307,10 @@ def run(
     """
     if not 1 <= at_once <= 1000:
         raise UserError(f"--at-once {at_once} is refused: give 1 to 1000")
+    trainer = Trainer(sweep, flags, again, folder_flag)
+    settings = trainer.checked_settings(folder)
     with rundir.refusing(folder, folder_flag):
         folder.mkdir(parents=True, exist_ok=True, mode=0o700)
-    trainer = Trainer(sweep, flags, again, folder_flag)
-    settings = [{}] * sweep.trials if sweep.optuna else list(sweep.settings())
     study = _Study(sweep, folder, at_once) if sweep.optuna else None
     for number in not_ignored(signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
         signal.signal(number, trainer.stop)
@@ -308,7 +329,7 @@ def run(
             trainer.train(trial)
             with turn:
                 _report(trial, trials, len(settings), trainer)
-                if study and trial.summary:
+                if study and (trial.summary or trial.is_refused):
                     study.tell(number, trial)
         except BaseException:
             trainer.stop(signal.SIGTERM)
@@ -409,8 +430,12 @@ class _Study:
 
     def tell(self, number: int, trial: Trial) -> None:
         """Report a result once, as a number that is lower for a better rank."""
+        from optuna.trial import TrialState
+
         kind, value = trial.rank
-        self._study.tell(number, value + kind * 1e12, skip_if_finished=True)
+        result = None if trial.is_refused else value + kind * 1e12
+        state = TrialState.FAIL if trial.is_refused else None
+        self._study.tell(number, result, state, skip_if_finished=True)
 
 
 def act(arguments: argparse.Namespace) -> int:
