@@ -158,6 +158,15 @@ def test_means_look_back_bins_average_and_curves_end_with_their_data() -> None:
     np.testing.assert_array_equal(over, [[0.5, 15.0], [3.0, 10.0], [3.0, 10.0], [3.0, 10.0]])
 
 
+@pytest.mark.parametrize("window", [1, 2, 100, 699, 700, 10**30])
+def test_an_extreme_value_is_in_no_later_mean(window: int) -> None:
+    values = np.random.default_rng(3).normal(size=700)
+    values[350] = 1e30
+    points = curves.Series(np.arange(700.0), values)
+    means = [values[max(0, end - window) : end].mean() for end in range(1, 701)]
+    np.testing.assert_allclose(curves.smooth(points, window).y, means, rtol=1e-9, atol=1e-12)
+
+
 def test_a_band_over_seeds_ends_where_the_first_seed_ends() -> None:
     long = curves.Series(np.array([0.0, 10.0]), np.array([0.0, 10.0]))
     short = curves.Series(np.array([0.0, 5.0]), np.array([2.0, 7.0]))

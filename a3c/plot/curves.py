@@ -229,10 +229,15 @@ class Band(NamedTuple):
 
 def smooth(points: Series, window: int) -> Series:
     """The mean of each value and the `window - 1` before it, or of as many as there are."""
-    sums = np.concatenate([[0.0], np.cumsum(points.y, dtype=np.float64)])
-    ends = np.arange(1, len(points.y) + 1)
-    starts = np.maximum(ends - min(window, len(ends)), 0)
-    return Series(points.x, (sums[ends] - sums[starts]) / (ends - starts))
+    number = len(points.y)
+    size = min(window, max(number, 1))
+    # A window is the end of one block and the beginning of the next. Differences of a running sum
+    # would carry the rounding of one extreme value into all later means.
+    blocks = np.pad(points.y.astype(np.float64), (size, -number % size)).reshape(-1, size)
+    beginnings = np.cumsum(blocks, axis=1)
+    ends = np.pad(np.cumsum(blocks[:, :0:-1], axis=1)[:, ::-1], ((0, 0), (0, 1)))
+    sums = (beginnings[1:] + ends[:-1]).ravel()[:number]
+    return Series(points.x, sums / np.minimum(np.arange(1, number + 1), size))
 
 
 def bin_means(points: Series, num_bins: int) -> Series:
