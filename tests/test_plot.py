@@ -4,6 +4,7 @@ import json
 import os
 import subprocess
 from pathlib import Path
+from shutil import rmtree
 from typing import Any
 
 import numpy as np
@@ -238,6 +239,23 @@ def test_marks_of_single_pushes_are_absent_where_the_ps_gathers(tmp_path: Path) 
         assert single.get_ylim()[1] >= mark > 0.2
         gathered = drawn(tmp_path / f"{name}1", metric, [0.1, 0.2], what)
         assert len(gathered.get_lines()) == 1
+
+
+def test_a_goal_is_drawn_only_if_all_runs_have_it(tmp_path: Path) -> None:
+    def marks(*goals: tuple[str, float | None]) -> list[str]:
+        runs = []
+        for number, (env_id, goal) in enumerate(goals):
+            made = FakeRun(tmp_path / f"{number}", config(env_id=env_id, stop_at_return=goal))
+            made.rows("episodes", [{"time": 1.0, "env_steps": 5, "return": 1.0}] * 2)
+            runs.append(curves.load(made.run.path))
+        labels = charts.figure("return", runs).axes[0].get_legend_handles_labels()[1]
+        rmtree(tmp_path)
+        return [label for label in labels if "solved" in label]
+
+    pong = "ALE/Pong-v5", 18.0
+    assert marks(pong) == marks(pong, pong) == ["solved at 18"]
+    assert marks(pong, ("ALE/Pong-v5", None)) == []
+    assert marks(pong, ("CartPole-v1", 18.0)) == marks(pong, ("CartPole-v1", 475.0)) == []
 
 
 def test_a_run_whose_evaluator_has_no_score_yet_has_no_picture_of_returns(tmp_path: Path) -> None:

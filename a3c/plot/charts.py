@@ -86,16 +86,17 @@ def _returns(
         note += f" · thick: {AVERAGES[average]} of seeds, with its 95 % interval"
     figure = _page("Return per game", histories, note)
     panels = figure.subplots(1, len(axes), sharey=True, squeeze=False)[0]
-    targets = {history.setting("run", "stop_at_return") for history in histories} - {None}
+    goals = {
+        (run.setting("env", "env_id"), run.setting("run", "stop_at_return")) for run in histories
+    }
     for panel, over in zip(panels, axes, strict=True):
         scale = _scale(histories, over)
         if len(histories) == 1:
             _draw_games(panel, histories[0], scale, window)
         else:
             _draw_groups(panel, groups, scale, window, average)
-        if len(targets) == 1:
-            (target,) = targets
-            _draw_mark(panel, target, f"solved at {pictures.short(target)}")
+        if len(goals) == 1 and (goal := next(iter(goals))[1]) is not None:
+            _draw_mark(panel, goal, f"solved at {pictures.short(goal)}")
         panel.set_xlim(left=0)
         pictures.style_axes(panel, scale.label, "return (points)" if panel is panels[0] else "")
     pictures.legend_below(figure, list(panels))
