@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import subprocess
 from pathlib import Path
 from shutil import rmtree
@@ -13,7 +14,7 @@ from matplotlib import image
 from matplotlib.axes import Axes
 
 from a3c import config as settings
-from a3c.plot import charts, curves
+from a3c.plot import charts, curves, pictures
 from a3c.run.metrics import bootstrap_interval
 from a3c.watch.snapshot import Curve
 from plot import main
@@ -239,6 +240,27 @@ def test_marks_of_single_pushes_are_absent_where_the_ps_gathers(tmp_path: Path) 
         assert single.get_ylim()[1] >= mark > 0.2
         gathered = drawn(tmp_path / f"{name}1", metric, [0.1, 0.2], what)
         assert len(gathered.get_lines()) == 1
+
+
+@pytest.mark.parametrize("what", ["losses", "throughput"])
+def test_names_of_many_runs_leave_room_for_their_curves(tmp_path: Path, what: str) -> None:
+    paths = [tmp_path / f"a-run-with-rather-a-long-name-{i:02}" for i in range(45)]
+    runs = [
+        curves.load(fake_run(path, games=4, learning_rate=(i + 1) / 99999, seed=i))
+        for i, path in enumerate(paths)
+    ]
+    made = charts.figure(what, runs)
+    pictures.save(made, tmp_path / "it.png")  # a collapsed layout gives a warning
+    (legend,) = made.legends
+    names = [text.get_text() for text in legend.get_texts()]
+    assert 12 <= len(names) <= 19
+    assert re.fullmatch(r"\d\d others", names[-1])
+    for kept in ("band: lowest to highest worker",) if what == "losses" else ("gradients", "other"):
+        assert kept in names
+    below = legend.get_window_extent().y1
+    assert all(axes.get_window_extent().y0 > below for axes in made.axes)
+    assert all(axes.get_window_extent().height > 60 for axes in made.axes)
+    assert max(len(axes.get_yticks()) for axes in made.axes) <= 8
 
 
 def test_a_goal_is_drawn_only_if_all_runs_have_it(tmp_path: Path) -> None:

@@ -245,7 +245,8 @@ def _throughput(histories: Sequence[History], axis: str, window: int) -> Figure:
     shares.set_xlim(0, max(1.0, float(left.max())))
     pictures.style_axes(shares, "share of time", "", "Where the workers' time goes")
     shares.grid(visible=False, axis="y")
-    shares.set_yticks(places, [history.name for history in histories])
+    every = -(-len(histories) // 7)  # so that the names don't overlap
+    shares.set_yticks(places[::every], [history.name for history in histories[::every]])
     shares.xaxis.set_major_formatter(PercentFormatter(1.0, 0))
     pictures.legend_below(figure, [shares] if len(histories) == 1 else [speed, shares])
     return figure

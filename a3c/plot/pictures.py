@@ -10,9 +10,11 @@ from matplotlib.artist import Artist
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.layout_engine import ConstrainedLayoutEngine
+from matplotlib.lines import Line2D
 from matplotlib.ticker import FuncFormatter, MaxNLocator, NullFormatter
 
 from a3c.errors import UserError
+from a3c.process.console import count
 
 INK, FAINT, GREY, GRID = "#24292f", "#57606a", "#afb8c1", "#d8dee4"
 # Okabe and Ito's colours, which colour-blind people can distinguish too.
@@ -22,6 +24,7 @@ DASHES = ("-", "--", ":", "-.")
 DPI = 100
 SIZE = (12.0, 7.0)  # inches
 HEADER = 0.92  # inches
+MAX_ENTRIES, MAX_ROWS = 18, 7  # of a legend, without that of the others
 _LETTER = 0.105  # mean width of a subtitle's letter in inches
 
 matplotlib.rcParams["text.parse_math"] = False  # `$` in the name of a run begins no formula
@@ -77,7 +80,7 @@ def style_axes(axes: Axes, xlabel: str, ylabel: str, title: str = "") -> None:
 
 
 def legend_below(figure: Figure, axes: Sequence[Axes]) -> None:
-    """One legend for all axes, below them, each label once."""
+    """One legend for all axes, below them, each label once; of very many curves the first ones."""
     entries: dict[str, Artist] = {}
     for part in axes:
         for handle, label in zip(*part.get_legend_handles_labels(), strict=True):
@@ -85,6 +88,14 @@ def legend_below(figure: Figure, axes: Sequence[Axes]) -> None:
     if not entries:
         return
     columns = max(1, min(len(entries), 4, 110 // (max(map(len, entries)) + 8)))
+    # Bars, bands and marks are always named.
+    lines = {label: line for label, line in entries.items() if isinstance(line, Line2D)}
+    runs = [label for label, line in lines.items() if line.get_color() != FAINT]
+    room = min(MAX_ENTRIES, MAX_ROWS * columns) - (len(entries) - len(runs))
+    if others := runs[max(room, 1) :]:
+        for label in others:
+            del entries[label]
+        entries[count(len(others), "other")] = Line2D([], [], linewidth=0)
     look: dict[str, Any] = {"ncols": columns, "fontsize": 12, "labelcolor": INK, "frameon": False}
     figure.legend(list(entries.values()), list(entries), loc="outside lower center", **look)
 
