@@ -92,7 +92,8 @@ def draw(arguments: argparse.Namespace) -> Iterator[Path]:
     from a3c.plot import charts, pictures
     from a3c.plot.curves import NothingToDrawError, load_all
 
-    histories = load_all(arguments.runs)
+    only = () if set(arguments.what) - {"return", *LOOKS} else charts.TABLES_OF_RETURN
+    histories = load_all(arguments.runs, only)
     folder = arguments.output or Path("plots")
     if arguments.output is None and len(histories) == 1:
         folder = histories[0].path / "plots"

@@ -16,9 +16,10 @@ from matplotlib.axes import Axes
 from a3c import config as settings
 from a3c.plot import charts, curves, pictures
 from a3c.run.metrics import bootstrap_interval
+from a3c.run.rows import read_table
 from a3c.watch.snapshot import Curve
 from plot import main
-from tests import ended, not_none, refused
+from tests import Patch, ended, not_none, refused
 from tests.clusters import config
 from tests.fake_runs import FakeRun
 from tests.runs import call_script
@@ -62,6 +63,23 @@ def test_pictures_with_data_are_drawn_at_the_printed_paths(tmp_path: Path) -> No
     assert "episodes.jsonl" in missing.err
     assert missing.out.splitlines() == said[1:]
     assert ended(2, main, str(run), "--what", "return").line
+
+
+def test_a_picture_of_returns_reads_only_the_tables_that_it_needs(
+    tmp_path: Path, monkeypatch: Patch
+) -> None:
+    run, read = fake_run(tmp_path / "run", games=9), list[str]()
+
+    def noted(file: Path) -> Any:
+        read.append(file.stem)
+        return read_table(file)
+
+    monkeypatch.setattr(curves, "read_table", noted)
+    ended(0, main, str(run), "--what", "return")
+    assert read == ["episodes", "worker-0"]
+    (run / "metrics" / "worker-0.jsonl").unlink()  # then the time is that of all rows
+    ended(0, main, str(run), "--what", "return")
+    assert read[2:] == ["episodes", "worker-1"]
 
 
 def test_any_name_of_a_run_is_drawn_as_it_is(tmp_path: Path) -> None:

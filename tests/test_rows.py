@@ -71,3 +71,8 @@ def test_a_row_of_many_metrics_is_read(tmp_path: Path) -> None:
     path = tmp_path / "worker-0.jsonl"
     attach(path, PsStart(7, 0), 0).write(90, {f"info/metric-{n}": 1 / 3 for n in range(900)})
     assert rows.restart_point(path, PsStart(7, 0), 95) == 95
+
+
+def test_rows_share_the_names_of_their_metrics() -> None:
+    first, second = (list(rows.parse_row(b'{"loss/total": 1, "env_steps": 2}') or {}) for _ in "ab")
+    assert [a is b for a, b in zip(first, second, strict=True)] == [True, True]

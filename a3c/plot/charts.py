@@ -23,6 +23,7 @@ NUM_POINTS = 200  # of a grid
 MAX_NAMED = len(COLOURS)  # groups with a colour and a place in the legend
 AVERAGES = {"mean": "mean", "iqm": "interquartile mean"}
 
+TABLES_OF_RETURN = (EPISODES, EVALUATOR, CHIEF)
 HEADINGS = {"losses": "Learning", "staleness": "Staleness of gradients", "info": "Numbers of info"}
 PANELS = {  # the metrics of a picture, one in each panel
     "losses": {

@@ -23,7 +23,7 @@ from a3c.config.options import OPTIONS, coerce, flat
 from a3c.errors import UserError
 from a3c.run import checkpoint, rundir
 from a3c.run.metrics import bootstrap_interval
-from a3c.run.rows import Row, read_table
+from a3c.run.rows import Row, last_rows, read_table
 
 log = logging.getLogger(__name__)
 
@@ -123,13 +123,15 @@ def series(x: np.ndarray, y: np.ndarray) -> Series:
     return Series(x[order], y[order])
 
 
-def load_all(names: Sequence[str]) -> list[History]:
+def load_all(names: Sequence[str], only: Sequence[str] = ()) -> list[History]:
     """The histories of the named runs or directories, each once; by default of the newest run.
+
+    `only` names the tables that are needed, if not all are.
 
     Directories of the same name, such as trials of two sweeps, are named with their parents.
     """
     paths = [find(name) for name in names] if names else [rundir.find(None).path]
-    found = [load(path) for path in dict.fromkeys(paths)]
+    found = [load(path, only) for path in dict.fromkeys(paths)]
     ends = ({history.path.parts[-n:] for history in found} for n in itertools.count(1))
     num_parts = next(n for n, end in enumerate(ends, start=1) if len(end) == len(found))
     return [replace(history, num_parts=num_parts) for history in found]
@@ -144,11 +146,15 @@ def find(name: str) -> Path:
     return rundir.find(name).path.resolve()
 
 
-def load(path: Path) -> History:
+def load(path: Path, only: Sequence[str] = ()) -> History:
     """Read the metrics of a run; UserError if it has neither rows nor checkpoints."""
     tables: dict[str, list[Row]] = {}
     damaged: list[str] = []
-    for file in sorted((path / "metrics").glob("*.jsonl")):
+    files = sorted((path / "metrics").glob("*.jsonl"))
+    # Without the chief's wall time the rows of all processes say when the run began.
+    if any("wall_s" in row for row in last_rows(path / "metrics" / f"{CHIEF}.jsonl")):
+        files = [file for file in files if not only or file.stem in only]
+    for file in files:
         try:
             tables[file.stem], num_damaged = read_table(file)
         except OSError as error:

@@ -10,6 +10,7 @@ import contextlib
 import json
 import math
 import os
+import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
@@ -33,7 +34,7 @@ def parse_row(line: bytes) -> Row | None:
     if not isinstance(row, dict):
         return None
     return {
-        key: value
+        sys.intern(key): value  # one string for all rows
         for key, value in row.items()
         if (isinstance(value, str) and key in _WORDS)
         or (isinstance(value, int) and -(2**63) < value < 2**63)
