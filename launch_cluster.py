@@ -260,11 +260,17 @@ def _train_seeds(arguments: list[str], chosen: argparse.Namespace, path: Path) -
         own.add_argument(flag)
     _, others = own.parse_known_args(arguments)
     vary = sweep.Sweep(lists={"seed": sweep.seeds(chosen.seeds)})
+    at_once = 1 if chosen.at_once is None else chosen.at_once
     again = "the same command"
     if chosen.run_dir is None:
+        if not rundir.reserve(path):  # taken within the same second
+            return start(arguments)
         again += f" with --run-dir {console.relative_path(path)}"
-    at_once = 1 if chosen.at_once is None else chosen.at_once
-    return sweep.run(vary, path, others, at_once, again, "--run-dir")
+    try:
+        return sweep.run(vary, path, others, at_once, again, "--run-dir")
+    finally:
+        with contextlib.suppress(OSError):  # it isn't empty
+            path.rmdir()
 
 
 def _plan(

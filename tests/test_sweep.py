@@ -17,6 +17,7 @@ import pytest
 
 import launch_cluster
 from a3c.launch import sweep
+from a3c.run import rundir
 from tests import Log, Patch, ended, refused
 from tests.fake_runs import FakeRun
 from tests.full_disks import little_room
@@ -173,6 +174,28 @@ def test_one_flag_trains_several_seeds(here: Path, trained: Trained, caplog: Log
     assert launch_cluster.main([*flags, "--seeds", "4"]) == 70
     (folder,) = (here / "runs").iterdir()
     assert f"the same command with --run-dir runs/{folder.name} tries it again" in caplog.text
+
+
+def test_seeds_share_no_folder_with_those_of_the_same_second(
+    here: Path, trained: Trained, monkeypatch: Patch
+) -> None:
+    new_path, taken = rundir.new_path, list[Path]()
+
+    def take(env_id: str, now: float) -> Path:
+        path = new_path(env_id, now)
+        if not taken:  # another command is faster
+            path.mkdir(parents=True)
+            taken.append(path)
+        return path
+
+    monkeypatch.setattr(rundir, "new_path", take)
+    flags = ("--env-id", "CartPole-v1", "--workers", "1", "--seeds", "4")
+    assert launch_cluster.main([*flags]) == 0
+    assert not any(taken[0].iterdir())
+    (own,) = {path.resolve() for path in (here / "runs").iterdir()} - {taken[0].resolve()}
+    assert [row["seed"] for row in rows(own)] == ["4"]
+    assert "--at-once 0 is refused" in ended(2, launch_cluster.main, *flags, "--at-once", "0").line
+    assert len([*(here / "runs").iterdir()]) == 2, "what is refused leaves no folder"
 
 
 def test_seeds_of_other_settings_are_refused(here: Path, trained: Trained) -> None:
