@@ -284,6 +284,23 @@ def test_optuna_chooses_for_trials_that_end_at_the_same_time(
     assert len({row["learning_rate"] for row in rows(tmp_path / "out")}) == 24
 
 
+def test_optuna_knows_the_order_of_results_that_hardly_differ(tmp_path: Path) -> None:
+    vary = "optuna = true\n[vary]\ngamma = { low = 0.1, high = 0.9 }\n"
+    study = sweep._Study(sweep.read(written(tmp_path, vary)), tmp_path, 1)
+    summaries: list[sweep.Values] = [
+        {"solved": True, "env_steps": 9},
+        {"solved": True, "env_steps": 10},
+        {"mean_return_100": 2.5e-6},
+        {"mean_return_100": 2.4e-6},
+        {"mean_return_100": None},
+    ]
+    for number, summary in enumerate(summaries):
+        study.choose(number)
+        study.tell(number, sweep.Trial(tmp_path, {}, summary))
+    values = [trial.value for trial in study._study.trials]
+    assert values == sorted(set(values))
+
+
 # A sweep of two trials, each of which sleeps instead of training.
 ASLEEP = """
 import sys

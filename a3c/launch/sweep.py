@@ -413,7 +413,10 @@ class _Study:
         other = f"take {file} away, or give another --output"
         try:
             self._study = optuna.create_study(
-                study_name="sweep", storage=f"sqlite:///{file.absolute()}", load_if_exists=True
+                # Older versions named it "sweep", and its results have another scale.
+                study_name="ranks",
+                storage=f"sqlite:///{file.absolute()}",
+                load_if_exists=True,
             )
         except Exception as error:  # of SQLAlchemy
             raise UserError(f"{file} can't be used ({reason_of(error)}): {other}") from None
@@ -433,7 +436,8 @@ class _Study:
         from optuna.trial import TrialState
 
         kind, value = trial.rank
-        result = None if trial.is_refused else value + kind * 1e12
+        # Most trials are unsolved, and their returns may be small: these lose no digits.
+        result = None if trial.is_refused else value + (kind - 1) * 1e12
         state = TrialState.FAIL if trial.is_refused else None
         self._study.tell(number, result, state, skip_if_finished=True)
 
