@@ -107,7 +107,8 @@ def why_not() -> str:
     packages = "git openssh-server iproute2 iptables procps"
     if missing:
         return f"{' and '.join(missing)} missing: apt-get install {packages}"
-    return call(*_LISTING, cwd=REPOSITORY).stderr.strip()
+    listed = call(*_LISTING, cwd=REPOSITORY)
+    return listed.stderr.strip() if listed.returncode else ""
 
 
 def _furnish(root: Path, names: Sequence[str], key: Path) -> None:
