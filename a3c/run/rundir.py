@@ -91,13 +91,13 @@ def unused(path: Path) -> Path:
 def find(
     name: str | None, what: str = "run", wanted: str = "a run directory, or a name from `list`"
 ) -> RunDir:
-    """The run with that name or path, or this user's newest one.
+    """The run with that name or path, or the newest one; `what` and `wanted` word the error.
 
-    `what` and `wanted` word the error. A run's plan may name commands, so another user's is taken
-    only by name.
+    A run's plan may name commands. So in a folder that others write to too, a run of another user
+    than this one and the folder's owner is taken only by name.
     """
     if name is None:
-        if runs := all_runs(os.geteuid()):
+        if runs := all_runs(trusted_only=True):
             return runs[-1]
         what = f"there is no run in {RUNS.absolute()} that is yours"
         raise UserError(f"{what}: start one, or give its directory")
@@ -111,13 +111,13 @@ def find(
     raise UserError(f"no {what} {name!r}{why}: give {wanted}")
 
 
-def all_runs(owner: int | None = None) -> list[RunDir]:
-    """The runs of a user, or of all, with the newest last."""
+def all_runs(*, trusted_only: bool = False) -> list[RunDir]:
+    """The runs with the newest last: all, or those of this user and of the folder's owner."""
     found = []
     for path in RUNS.glob("*/config.json"):
         with contextlib.suppress(OSError):  # deleted meanwhile, or a broken link
-            is_wanted = owner in (None, path.parent.stat().st_uid)
-            if is_wanted and path.is_file():  # unlike a named pipe, which would block
+            owner, trusted = path.parent.stat().st_uid, (os.geteuid(), RUNS.stat().st_uid)
+            if (not trusted_only or owner in trusted) and path.is_file():  # unlike a named pipe, which would block
                 found.append((path.stat().st_mtime, path.parent.absolute()))
     return [RunDir(path) for _, path in sorted(found)]
 
