@@ -151,7 +151,12 @@ def test_a_run_on_three_hosts_is_observed_from_one(net: Net, cluster: Launcher) 
 
 
 def test_no_port_of_the_run_answers_to_the_world_outside(net: Net, cluster: Launcher) -> None:
-    places = [(m.outside.address, port) for m in net.machines for port in PORTS]
+    places = list[tuple[str, int]]()
+    for machine in net.machines:
+        sockets = machine.run("ss", "-Hltn").stdout.splitlines()
+        listening = {int(line.split()[3].rpartition(":")[2]) for line in sockets} - {22}
+        assert listening
+        places += [(machine.outside.address, port) for port in {*PORTS, *listening}]
     with ThreadPoolExecutor(len(places)) as pool:
         assert not any(pool.map(lambda place: net.stranger.reaches(*place), places))
     # It is no broken wire that keeps the stranger out.
