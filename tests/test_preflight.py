@@ -57,6 +57,15 @@ def test_a_wrapper_that_learns_is_warned_of() -> None:
     assert line.endswith("give --normalize-rewards instead")
 
 
+def test_a_rate_that_falls_to_0_before_the_end_is_warned_of() -> None:
+    linear: Any = {"learning_rate_schedule": "linear", "max_env_steps": 9000}
+    (line,) = warned(PLENTY, **linear, anneal_steps=8000)
+    assert line.startswith("from env step 8,000 on the learning rate is 0, and nothing is learned")
+    for enough in ({"anneal_steps": 9000}, {"anneal_steps": 8000, "learning_rate_final": 1e-5}, {}):
+        assert warned(PLENTY, **linear, **enough) == []
+    assert warned(PLENTY, max_env_steps=9000, anneal_steps=8000) == []
+
+
 def test_patience_and_a_window_start_the_evaluator() -> None:
     for flag in ("--patience=3", "--render"):
         shown = ended(0, launch_cluster.main, "--env-id", "CartPole-v1", "--dry-run", flag).out

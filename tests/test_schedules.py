@@ -82,6 +82,13 @@ def test_a_learning_rate_replaces_the_range_of_a_preset() -> None:
     assert config.initial_learning_rate == 0.001
 
 
+@pytest.mark.parametrize("preset", command_line.preset_names())
+def test_a_preset_still_learns_in_a_run_that_is_ten_times_as_long(preset: str) -> None:
+    usual = command_line.merge([command_line.read_preset(preset)])
+    long = replace(usual, run=replace(usual.run, max_env_steps=10 * usual.run.max_env_steps))
+    assert schedules.after(long, 9 * usual.run.max_env_steps).learning_rate > 0
+
+
 def test_drawn_learning_rate_is_the_same_in_every_release() -> None:
     config = make_config(seed=1, learning_rate_range=(1e-4, 1e-2))
     assert config.initial_learning_rate == pytest.approx(0.0025510578941147963, rel=1e-12)

@@ -68,7 +68,11 @@ def warnings(plan: Plan, config: Config, facts: Facts) -> list[str]:
         if instead := _OWN_STATISTICS.get(own["name"]):
             kept = "each worker has statistics of its own, which are in no checkpoint"
             lines.append(f"wrapper {own['name']}: {kept}: give {instead} instead")
-    run = config.run
+    run, learning, end = config.run, config.learning, config.windows["anneal"][1]
+    is_linear = learning.learning_rate_schedule == "linear"
+    if is_linear and not learning.learning_rate_final and end < run.max_env_steps:
+        fact = f"from env step {end:,} on the learning rate is 0, and nothing is learned"
+        lines.append(f"{fact}: give more --anneal-steps or a --learning-rate-final")
     flag = "--render" if run.render else "--render-worker"
     if (run.render or run.render_worker is not None) and facts.no_display is not None:
         lines.append(f"{flag}: {facts.no_display}: training goes on without the window")
