@@ -240,9 +240,13 @@ def _changes(before: Config, config: Config, resumed: RunDir) -> list[str]:
     configs = before, config, dataclasses.replace(config, learning=kept)
     was, now, then = (schedules.after(one, at)._asdict() for one in configs)
     for name in was:
-        if was[name] != now[name] and not any(name in change for change in changes):
-            remedy = f" (--anneal-steps {end} keeps it)" if then[name] == was[name] else ""
-            changes.append(f"{name} at env step {at:,}: {was[name]:g} -> {now[name]:g}{remedy}")
+        setting = "epsilon_greedy" if name == "epsilon" else name
+        said = new[setting] if new[setting] != old[setting] else was[name]
+        if now[name] != said:
+            is_kept = then[name] == was[name] != now[name]
+            remedy = f" (--anneal-steps {end} keeps it)" if is_kept else ""
+            value = f"{was[name]:g} -> {now[name]:g}" if was[name] != now[name] else "as it was"
+            changes.append(f"{name} at env step {at:,}: {value}{remedy}")
     return changes
 
 

@@ -9,6 +9,7 @@ import os
 import signal
 import time
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -111,6 +112,24 @@ def test_a_resume_for_longer_says_what_its_schedules_make_of_it(here: Path) -> N
         _, _, changes = launch_cluster._parse([*resume, *more])
         assert any(change.endswith(said) for change in changes), changes
         assert len(changes) == (3 if "--anneal-start" in more else 2)
+
+
+def test_a_resume_with_another_rate_says_what_it_is_now(here: Path) -> None:
+    linear: Any = {"learning_rate_schedule": "linear", "learning_rate_final": 1e-4}
+    annealed = config(env_id="CartPole-v1", max_env_steps=9000, anneal_steps=4000, **linear)
+    rundir.create(here / "runs/mine", annealed, None, resume=False)
+    rate, chance = ["--learning-rate", "0.0005"], ["--epsilon-greedy", "0.5"]
+    later = ["--critic-learning-rate-scale", "2", "--anneal-steps", "8000"]
+    for at, flags, said in (
+        (0, [*rate, *chance], []),
+        (2000, rate, ["learning_rate at env step 2,000: 0.0002 -> 0.0003"]),
+        (4000, rate, ["learning_rate at env step 4,000: as it was"]),
+        (4000, chance, ["epsilon at env step 4,000: as it was"]),
+        (4000, later, ["learning_rate at env step 4,000: 0.0001 -> 0.0002"]),
+    ):
+        write(here / "runs/mine/checkpoints", at)
+        changes = launch_cluster._parse(["--mode", "child", "--resume", *flags])[2]
+        assert [each.partition(" (")[0] for each in changes if "at env step" in each] == said
 
 
 def test_a_resume_with_another_seed_says_what_it_draws(here: Path) -> None:
