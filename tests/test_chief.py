@@ -2,6 +2,7 @@
 
 import errno
 import math
+import tempfile
 import time
 from pathlib import Path
 from typing import Any
@@ -109,12 +110,22 @@ def test_a_run_is_solved_by_games_that_its_frozen_weights_have_won(tmp_path: Pat
     games.poll.return_value = scored(50.5)
     assert tick(chief) == "solved"
     chief.end_run("solved", go_on)
-    games.start.assert_called_once_with(tmp_path / "candidate" / "1000", 7)
+    games.start.assert_called_once_with(tmp_path / "checkpoints" / "candidate" / "1000", 7)
     games.close.assert_called_once_with()
     assert list(checkpoint.by_step(tmp_path / "checkpoints")) == [1000]
     last = checkpoint.verify(tmp_path / "checkpoints" / "1000")
     assert (last.reason, not_none(last.evaluation)["mean"]) == ("solved", 50.5)
-    assert not (tmp_path / "candidate").exists()
+    assert not (tmp_path / "checkpoints" / "candidate").exists()
+
+
+def test_a_run_whose_checkpoints_are_on_another_disk_is_solved(tmp_path: Path) -> None:
+    chief = chief_of(ReportingStore(), tmp_path, played(scored(50.5)))
+    with tempfile.TemporaryDirectory(dir="/dev/shm") as disk:
+        assert Path(disk).stat().st_dev != tmp_path.stat().st_dev
+        (tmp_path / "checkpoints").symlink_to(disk)
+        assert tick(chief, *[51.0] * 100) is None
+        assert tick(chief) == "solved"
+        assert [path.name for path in Path(disk).iterdir()] == ["1000"]
 
 
 def test_a_mean_that_falls_again_between_two_ticks_is_not_missed(tmp_path: Path) -> None:
@@ -247,7 +258,7 @@ def test_games_in_play_when_the_run_is_stopped_count_for_nothing(tmp_path: Path)
     chief.save_for_leaving()
     games.close.assert_called_once_with()
     assert manifest(tmp_path).reason == "interrupted"
-    assert not (tmp_path / "candidate").exists()
+    assert not (tmp_path / "checkpoints" / "candidate").exists()
 
 
 def test_a_save_that_our_bug_fails_is_told(tmp_path: Path, monkeypatch: Patch, caplog: Log) -> None:

@@ -88,7 +88,7 @@ def test_the_confirming_games_can_be_played_again(trained: Path) -> None:
     played = confirm(path, 3, rundir.read_config(RunDir(trained)), envs.make, model.build)
     assert checkpoint.verify(path).evaluation == json.loads(json.dumps(played))
     assert signal.getitimer(signal.ITIMER_REAL) == (0.0, 0.0)
-    assert not (trained / "candidate").exists()
+    assert not (trained / "checkpoints" / "candidate").exists()
 
 
 HANGING = """

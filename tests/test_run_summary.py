@@ -24,7 +24,7 @@ from a3c.launch.supervisor import Interruption, Outcome
 from a3c.process.console import format_mean
 from a3c.process.process_records import LastExit, identify
 from a3c.run import rundir
-from a3c.run.checkpoint import newest_valid
+from a3c.run.checkpoint import CANDIDATE, newest_valid
 from tests import Log, Out, Patch, ended
 from tests.fake_runs import SCORES, FakeRun, cartpole, dead, pole
 from tests.runs import Python, children, wait_until
@@ -64,8 +64,11 @@ def test_a_run_that_is_over_without_its_last_checkpoint_has_failed(tmp_path: Pat
     """As when the chief hangs while it ends the run: the ps ends without it."""
     made = pole(tmp_path, "done")
     made.checkpoint(900, 20.0, reason="interval")
+    candidate = made.run.checkpoints / CANDIDATE
+    (candidate / "800").mkdir(parents=True)
     assert conclude(made) == EXIT_FATAL
     assert summary_of(made, "state", "env_steps") == ("failed", 900)
+    assert not candidate.exists()
 
 
 def test_no_script_runs_for_nothing(tmp_path: Path, monkeypatch: Patch, caplog: Log) -> None:

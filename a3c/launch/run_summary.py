@@ -155,7 +155,7 @@ class ProgressLog:
 
 def conclude(run: RunDir, config: Config, outcome: Outcome, interruption: Interruption) -> int:
     """Write `summary.json`, print how the run ended, and return the run's exit code."""
-    shutil.rmtree(run.path / checkpoint.CANDIDATE, ignore_errors=True)  # of a killed chief
+    shutil.rmtree(run.checkpoints / checkpoint.CANDIDATE, ignore_errors=True)  # of a killed chief
     newest = None
     with contextlib.suppress(UserError):  # all are damaged
         newest = checkpoint.newest_valid(run.checkpoints)

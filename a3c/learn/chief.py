@@ -105,7 +105,7 @@ class Chief:
         """`games` plays the evaluation games; None skips the confirmation."""
         now = time.monotonic()
         self._store, self._config, self._run = store, config, run
-        self._candidates = run.path / checkpoint.CANDIDATE
+        self._candidates = run.checkpoints / checkpoint.CANDIDATE
         shutil.rmtree(self._candidates, ignore_errors=True)
         self._games = games
         self._stop_games = config.run.stop_worker_games or config.run.stop_window
