@@ -71,6 +71,17 @@ def test_a_run_that_is_over_without_its_last_checkpoint_has_failed(tmp_path: Pat
     assert not candidate.exists()
 
 
+def test_an_older_damaged_checkpoint_of_a_higher_step_does_not_make_a_run_fail(
+    tmp_path: Path,
+) -> None:
+    """The chief went on from the one before, and the ps says that the run is over."""
+    made = pole(tmp_path, "done", max_env_steps=900, evaluation_episodes=0)
+    (made.checkpoint(1000, 30.0, reason="interval") / "variables.index").write_text("damage")
+    made.checkpoint(900, 20.0, reason="max_env_steps", episodes=0)
+    assert conclude(made) == EXIT_OK
+    assert summary_of(made, "state", "reason") == ("done", "max_env_steps")
+
+
 def test_no_script_runs_for_nothing(tmp_path: Path, monkeypatch: Patch, caplog: Log) -> None:
     monkeypatch.setattr(run_summary, "REPOSITORY", tmp_path)  # without scripts
     made = cartpole(tmp_path / "no games", max_env_steps=900, evaluation_episodes=0)

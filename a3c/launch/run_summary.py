@@ -159,9 +159,13 @@ def conclude(run: RunDir, config: Config, outcome: Outcome, interruption: Interr
     newest = None
     with contextlib.suppress(UserError):  # all are damaged
         newest = checkpoint.newest_valid(run.checkpoints)
-    # If the newest checkpoint is damaged, an older one doesn't show how the run ended.
+    records = process_records.read_records(run.path)
+    is_over_for_ps = any(one.role == "ps" and one.state == "done" for one in records)
+    # If the newest checkpoint is damaged, an older one doesn't show how the run ended, unless the
+    # run is over for the ps: then it went on from there.
     last_step = max(checkpoint.by_step(run.checkpoints), default=0)
-    manifest = newest[1] if newest and newest[1].step >= last_step else None
+    shows_end = newest and (is_over_for_ps or newest[1].step >= last_step)
+    manifest = newest[1] if newest and shows_end else None
     # A signal, or `stop`, may come before the goal or just after it.
     state = "done" if manifest and checkpoint.is_over(manifest, config.run) else "stopped"
     if outcome.failed:
@@ -170,8 +174,7 @@ def conclude(run: RunDir, config: Config, outcome: Outcome, interruption: Interr
         for line in (record.first_error or record.output_tail) if record else ():
             log.error("%s | %s", outcome.failed, line)
         log.error("%s failed with %d", outcome.failed, outcome.exit_code)
-    code, records = outcome.exit_code, process_records.read_records(run.path)
-    is_over_for_ps = any(one.role == "ps" and one.state == "done" for one in records)
+    code = outcome.exit_code
     if state == "stopped" and is_over_for_ps and not code:
         log.error("the run is over, but its last checkpoint is missing")
         state, code = "failed", EXIT_FATAL
