@@ -5,6 +5,7 @@ import json
 import os
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
 import psutil
 import pytest
@@ -48,6 +49,17 @@ def test_a_file_is_written_whole_or_stays_as_it_was(directory: Path, monkeypatch
     with pytest.raises(OSError):
         process_records.write_atomically(path, "new")
     assert [(file, file.read_bytes()) for file in directory.iterdir()] == [(path, b"\xff\x00")]
+
+
+def test_a_folder_that_cannot_be_read_or_flushed_is_no_error(
+    directory: Path, monkeypatch: Patch
+) -> None:
+    process_records.sync_directory(Path("/proc"))  # its fsync is EINVAL
+    monkeypatch.setattr(os, "fsync", lambda _: os.close(-1))
+    with pytest.raises(OSError):
+        process_records.sync_directory(directory)
+    monkeypatch.setattr(os, "open", mock.Mock(side_effect=PermissionError))  # root may read all
+    process_records.sync_directory(directory)
 
 
 def test_files_that_are_no_records_are_skipped(directory: Path) -> None:

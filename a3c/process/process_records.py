@@ -6,6 +6,7 @@ reuses pids, so a pid counts only together with its birth.
 
 import contextlib
 import dataclasses
+import errno
 import functools
 import json
 import math
@@ -167,10 +168,16 @@ def write_atomically(path: Path, contents: str | bytes, *, durable: bool = True)
 
 
 def sync_directory(directory: Path) -> None:
-    """Return when the entries of a directory are on the disk."""
-    descriptor = os.open(directory, os.O_RDONLY)
+    """Return when the entries of a directory are on the disk, where that can be asked for."""
+    try:
+        descriptor = os.open(directory, os.O_RDONLY)
+    except PermissionError:  # it may only be entered
+        return
     try:
         os.fsync(descriptor)
+    except OSError as error:
+        if error.errno != errno.EINVAL:  # some file systems can't
+            raise
     finally:
         os.close(descriptor)
 
