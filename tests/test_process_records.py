@@ -48,6 +48,9 @@ def test_a_file_is_written_whole_or_stays_as_it_was(directory: Path, monkeypatch
     monkeypatch.setattr(os, "fsync", lambda _: os.close(-1))  # raises OSError
     with pytest.raises(OSError):
         process_records.write_atomically(path, "new")
+    monkeypatch.setattr(os, "fsync", mock.Mock(side_effect=KeyboardInterrupt))
+    with pytest.raises(KeyboardInterrupt):
+        process_records.write_atomically(path, "new")
     assert [(file, file.read_bytes()) for file in directory.iterdir()] == [(path, b"\xff\x00")]
 
 

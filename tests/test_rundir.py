@@ -68,7 +68,7 @@ def test_a_directory_that_is_new_or_empty_or_was_only_held_is_free(here: Path) -
     """Of others, docs/bad-input.md has those that hold other things."""
     Path("empty").mkdir()
     with rundir.hold(Path("held")):
-        pass
+        Path("held/.config.json.123").touch()  # of a launcher that was killed
     for free in ("new", "empty", "held"):
         rundir.check_free(Path(free), resume=False)
     assert not Path("new").exists()

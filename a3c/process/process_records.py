@@ -147,7 +147,7 @@ def write_json(path: Path, contents: Any, *, durable: bool = True) -> None:
 
 
 def write_atomically(path: Path, contents: str | bytes, *, durable: bool = True) -> None:
-    """Write a private file; on OSError the old one stays. If `durable`, it survives power loss."""
+    """Write a private file; on failure the old one stays. If `durable`, it survives power loss."""
     temporary = path.with_name(f".{path.name}.{os.getpid()}")
     flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW
     try:
@@ -159,7 +159,7 @@ def write_atomically(path: Path, contents: str | bytes, *, durable: bool = True)
                 file.flush()
                 os.fsync(file.fileno())
         temporary.replace(path)
-    except OSError:
+    except BaseException:  # Ctrl-C too
         with contextlib.suppress(OSError):
             temporary.unlink(missing_ok=True)
         raise

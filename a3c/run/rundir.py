@@ -215,9 +215,10 @@ def check_free(path: Path, *, resume: bool) -> None:
             trusted = (0, os.fstat(file.fileno()).st_uid)
         if os.geteuid() != 0 and path.stat().st_uid not in trusted:
             raise UserError(f"--run-dir {path} belongs to another user: give another")
-        # Empty folders are left by a start that was interrupted, for example by a full disk.
-        empty = {part for part in PARTS if not any((path / part).glob("*"))}
-        held = {entry.name for entry in path.iterdir()} - {LOCK, *empty}
+        # Left by a start that was interrupted, for example by a full disk.
+        rests = {part for part in PARTS if not any((path / part).glob("*"))}
+        rests |= {entry.name for entry in path.glob(".config.json.*")}
+        held = {entry.name for entry in path.iterdir()} - {LOCK, *rests}
     if resume and "config.json" not in held:
         raise UserError(f"--resume: {path} holds no run: give the directory of one")
     if not resume and held:
