@@ -74,6 +74,11 @@ def test_seeds_are_given_as_numbers_and_ranges() -> None:
         refused("--seeds", sweep.seeds, text)
 
 
+def test_a_folder_that_is_there_but_cannot_be_written_is_refused() -> None:
+    seeds = sweep.Sweep(lists={"seed": [1]})
+    refused("--output /proc: nothing can be made there", sweep.run, seeds, Path("/proc"), [], 1)
+
+
 def test_a_sweep_that_was_interrupted_goes_on_and_shows_the_best_first(tmp_path: Path) -> None:
     fixed = 'preset = "cartpole"\n[fixed]\nworkers = 1\nevaluation_episodes = 2\n'
     file = written(tmp_path, fixed + "[vary]\nmax_env_steps = [3000, 20000]\n")

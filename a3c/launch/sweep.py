@@ -277,8 +277,10 @@ class Trainer:
     def _launch(self, trial: Trial, output: Path, *, is_new: bool) -> int:
         chosen = self._settings(trial) if is_new else ["--resume", *self._start_flags]
         command = [sys.executable, str(REPOSITORY / "launch_cluster.py"), "--mode", "child"]
-        output.touch(mode=0o600)
-        with output.open("a") as file:
+        with rundir.refusing(output.parent, self._folder_flag):
+            output.touch(mode=0o600)
+            file = output.open("a")
+        with file:
             process = subprocess.Popen(
                 [*command, f"--run-dir={trial.path}", *chosen],
                 stdin=subprocess.DEVNULL,
