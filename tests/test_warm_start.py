@@ -1,5 +1,7 @@
 """Beginning a run with the weights of another one."""
 
+import os
+import shutil
 from pathlib import Path
 from typing import Any
 from unittest import mock
@@ -9,8 +11,10 @@ import pytest
 
 import launch_cluster
 import worker
-from a3c.run import checkpoint
+from a3c.config import command_line
+from a3c.run import checkpoint, rundir
 from a3c.run.rows import read_rows
+from a3c.run.tensorboard import TensorBoardSink
 from tests import Patch, ended, refused
 from tests.fake_runs import cartpole, configure, manifest_of
 from tests.runs import REPOSITORY, manifest, run
@@ -116,6 +120,23 @@ def test_a_run_that_starts_from_a_solved_one_is_solved_at_once(path: Path) -> No
     line = f"starting from the weights of {REPOSITORY}/zoo/cartpole"
     assert line in log
     assert line in said
+
+
+@pytest.mark.parametrize("name", ["全 角\u3000x", "a\u00a0b", os.fsdecode(b"\xff")], ids=ascii)
+def test_the_path_of_the_weights_may_have_any_letters(here: Path, name: str) -> None:
+    shutil.copytree(REPOSITORY / "zoo/cartpole", here / name)
+    flags = ["--env-id", "CartPole-v1", "--start-from", name, "--dry-run"]
+    assert f"{here / name}" in ended(0, launch_cluster.main, *flags).out
+    made = cartpole(here, start_from=str(here / name))
+    assert rundir.read_config(made.run) == made.config
+    TensorBoardSink(here / "events").settings(made.config, name)
+    assert any((here / "events").iterdir())
+
+
+def test_a_path_of_weights_that_no_file_has_is_refused() -> None:
+    for path in ("", "a\nb", "a\0b", "\ud800"):
+        tables = {"run": {"start_from": path}}
+        refused("run.start_from = .* is refused", command_line.from_tables, tables, "file")
 
 
 def test_keep_and_workers_start_from_names(here: Path, monkeypatch: Patch) -> None:

@@ -4,6 +4,7 @@ import contextlib
 import dataclasses
 import json
 import math
+import os
 import re
 import types
 import typing
@@ -125,6 +126,11 @@ def _is_plain(value: Any, depth: int = MAX_TABLE_DEPTH) -> bool:
     return value is None or isinstance(value, str | int)
 
 
+def _is_path(text: Any) -> bool:
+    """Whether a file can have this path, in one line; ValueError if the system can't write it."""
+    return isinstance(text, str) and len(text.splitlines()) == 1 and b"\0" not in os.fsencode(text)
+
+
 def _coerce_item(option: Option, value: Any) -> Any:
     """Convert one item; raises ValueError if it isn't allowed. A bool is never a number."""
     kind = option.kind
@@ -133,7 +139,8 @@ def _coerce_item(option: Option, value: Any) -> Any:
         if not isinstance(value, dict) or not OWN_FUNCTION.fullmatch(str(value.get("name"))):
             raise ValueError
     if kind in (dict, bool, str):
-        is_text = isinstance(value, str) and value != "" and value.isprintable()
+        is_path = option.name == "start_from" and _is_path(value)
+        is_text = isinstance(value, str) and value != "" and (is_path or value.isprintable())
         if not isinstance(value, kind) or not _is_plain(value) or (kind is str and not is_text):
             raise ValueError
         own = option.field.metadata["choices"] and OWN_FUNCTION.fullmatch(str(value))

@@ -63,14 +63,14 @@ class TensorBoardSink:
             kind = text if OPTIONS[name].is_list else kinds.get(OPTIONS[name].kind, text)
             infos.append(api_pb2.HParamInfo(name=name, type=kind))
             if value is not None:
-                values[name] = plain(value) if kind == text else value
+                values[name] = _utf_8(plain(value)) if kind == text else value
         values["learning_rate"] = config.initial_learning_rate
         tags = ["cluster/mean_return_100", "cluster/episodes", "cluster/env_steps_per_s"]
         tags += ["episode/return", "episode/length"]
         tags += [f"info/{name}" for name in config.run.info_metrics]
         shown = [api_pb2.MetricInfo(name=api_pb2.MetricName(tag=tag)) for tag in tags]
         self._append(summary=summary.experiment_pb(infos, shown))
-        self._append(summary=summary.session_start_pb(values, group_name=run_label))
+        self._append(summary=summary.session_start_pb(values, group_name=_utf_8(run_label)))
 
     def image(self, env_steps: int, name: str, pixels: np.ndarray) -> None:
         from PIL import Image
@@ -114,6 +114,11 @@ class TensorBoardSink:
         record = tf1.Event(wall_time=time.time(), **event)
         self._writer.write(record.SerializeToString())
         self._writer.flush()
+
+
+def _utf_8(text: str) -> str:
+    """The text with escapes for bytes of a path that aren't UTF-8."""
+    return text.encode(errors="backslashreplace").decode()
 
 
 class Pictures:
