@@ -193,6 +193,7 @@ CASES: dict[str, list[Case]] = {
         config("[run]\nseed = 3\0"),
         config("[1]", "list.json"),
         config('{"env": {"env_kwargs": {"a": 1e999}}}', "inf.json"),
+        Case(f"{START} --config config.json --preset pong", {"config.json": b'{"config": {}}'}),
     ],
     "Sweeps": [
         *(

@@ -304,12 +304,16 @@ def sources(
             what = f"--preset {preset}: a run that is resumed keeps its settings"
             raise UserError(f"{what}: give single ones, or --config")
         return [("run", base), *given], None
+    # A file that sets every option, as a run's config.json does, leaves nothing to a preset.
+    is_whole = len(file_layer) == len(OPTIONS)
     if preset == "auto":
         env_id = (file_layer | flags).get("env_id", EnvConfig.env_id)
-        # A file that sets every option, as a run's config.json does, leaves nothing to a preset.
-        preset = None if len(file_layer) == len(OPTIONS) else preset_for(env_id)
+        preset = None if is_whole else preset_for(env_id)
     if preset in (None, "none"):
         return given, None
+    if is_whole:
+        what = f"--preset {preset} with --config {namespace.config}, which sets everything"
+        raise UserError(f"{what}: leave one of them out")
     return [(f"preset {preset}", read_preset(preset)), *given], preset
 
 
