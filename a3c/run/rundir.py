@@ -117,7 +117,8 @@ def all_runs(*, trusted_only: bool = False) -> list[RunDir]:
     for path in RUNS.glob("*/config.json"):
         with contextlib.suppress(OSError):  # deleted meanwhile, or a broken link
             owner, trusted = path.parent.stat().st_uid, (os.geteuid(), RUNS.stat().st_uid)
-            if (not trusted_only or owner in trusted) and path.is_file():  # unlike a named pipe, which would block
+            # A named pipe in place of the file would block.
+            if (not trusted_only or owner in trusted) and path.is_file():
                 found.append((path.stat().st_mtime, path.parent.absolute()))
     return [RunDir(path) for _, path in sorted(found)]
 
