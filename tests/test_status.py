@@ -3,8 +3,11 @@
 import io
 import json
 import os
+import shlex
 import signal
 import subprocess
+import sys
+import time
 from pathlib import Path
 from types import SimpleNamespace
 from unittest import mock
@@ -25,7 +28,8 @@ from a3c.watch import dashboard, status
 from a3c.watch.snapshot import Curve, lines, score, seconds_to_goal
 from tests import Patch, ended, refused
 from tests.fake_runs import SCORES, FakeRun, configure, dead, live_run, pole
-from tests.runs import call_script
+from tests.runs import REPOSITORY, call_script, script, wait_until
+from tests.terminals import Terminal
 
 
 def test_a_live_run_has_all_that_programs_count_on(tmp_path: Path) -> None:
@@ -300,3 +304,71 @@ def test_a_reader_that_leaves_early_gets_no_traceback(tmp_path: Path) -> None:
     done = call_script("launch_cluster.py", "status", str(run), **pipes)
     os.close(writer)
     assert (done.returncode, done.stderr) == (128 + signal.SIGPIPE, "")
+
+
+ALTERNATE_SCREEN, NORMAL_SCREEN = "\x1b[?1049h", "\x1b[?1049l"
+
+
+@pytest.mark.parametrize("shell", ["set -m; {} & wait", "unset TERM; exec {}"])
+def test_a_run_is_not_drawn_from_the_background_nor_on_an_unknown_terminal(
+    tmp_path: Path, shell: str
+) -> None:
+    made = pole(tmp_path, "done")
+    run_summary.summarise(made.run, "done", None, None)
+    command = shlex.join(script("launch_cluster.py", "watch", str(made.run.path)))
+    with Terminal(["sh", "-c", shell.format(command)], REPOSITORY) as opened:
+        wait_until(lambda: "worker-0" in opened.shown, "the end of the run")
+        assert opened.process.wait(30) == 0
+        assert ALTERNATE_SCREEN not in opened.shown
+
+
+def test_sigterm_gives_the_screen_of_watch_back(tmp_path: Path) -> None:
+    command = script("launch_cluster.py", "watch", str(live_run(tmp_path, workers=2).run.path))
+    with Terminal(command, REPOSITORY) as opened:
+        wait_until(lambda: "worker-1" in opened.shown, "the dashboard")
+        opened.process.terminate()
+        assert opened.process.wait(30) == 128 + signal.SIGTERM
+        wait_until(lambda: NORMAL_SCREEN in opened.shown, "the screen of before", 10.0)
+
+
+POLLS = """
+import sys, time
+from pathlib import Path
+from a3c.run.rundir import RunDir
+from a3c.watch import dashboard
+dashboard.INTERVAL_S = 0.0
+folder, polls = Path(sys.argv[1]), 0
+with dashboard.Dashboard(RunDir(folder)) as board:
+    while not (folder / "over").exists():
+        board.poll()
+        polls += 1
+        (folder / "polls").write_text(str(polls))
+        time.sleep(0.1)
+(folder / "left").touch()
+"""
+
+
+@pytest.mark.parametrize("key", [b"\x13", b"\x1a"])
+def test_ctrl_s_and_ctrl_z_with_bg_stop_only_what_is_drawn(tmp_path: Path, key: bytes) -> None:
+    """Otherwise a frozen terminal would stop the supervision of a run."""
+
+    def go_on() -> None:
+        (tmp_path / "polls").unlink(missing_ok=True)
+        wait_until(lambda: (tmp_path / "polls").exists(), "polls", 20.0)
+
+    live_run(tmp_path, workers=2)
+    command = shlex.join([sys.executable, "-c", POLLS, str(tmp_path)])
+    shell = f"set -m; {command}; [ -e {tmp_path}/left ] || bg; wait"
+    with Terminal(["sh", "-c", shell], REPOSITORY) as opened:
+        wait_until(lambda: "worker-1" in opened.shown, "the dashboard")
+        opened.type(key)
+        go_on()
+        wait_until(lambda: len(opened.shown) == (time.sleep(0.5) or len(opened.shown)), "silence")
+        drawn = len(opened.shown)
+        for _ in range(5):
+            go_on()
+        assert len(opened.shown) == drawn
+        (tmp_path / "over").touch()
+        wait_until(lambda: (tmp_path / "left").exists(), "its end", 20.0)
+        opened.type(b"\x11")  # Ctrl-Q
+        wait_until(lambda: NORMAL_SCREEN in opened.shown, "the screen of before", 20.0)

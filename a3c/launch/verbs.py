@@ -58,6 +58,8 @@ def status(arguments: argparse.Namespace) -> None:
 def watch(arguments: argparse.Namespace) -> None:
     from a3c.watch import dashboard
 
+    # Raises an exception, so that the terminal gets its screen back.
+    signal.signal(signal.SIGTERM, lambda number, _: sys.exit(128 + number))
     dashboard.watch(rundir.find(arguments.run))
 
 

@@ -5,7 +5,10 @@ rates, warnings, then processes (one per line, in columns of cells, or only the 
 the curve.
 """
 
+import atexit
 import contextlib
+import os
+import select
 import sys
 import time
 from collections import Counter, deque
@@ -56,9 +59,20 @@ class Dashboard:
 
     @property
     def is_on_screen(self) -> bool:
-        """Whether the console is a real terminal, even if colours are forced."""
+        """Whether the console is a real terminal and ours now, even if colours are forced."""
         console = self._console
-        return console.is_terminal and not console.is_dumb_terminal and console.file.isatty()
+        is_real = console.is_terminal and not console.is_dumb_terminal and console.file.isatty()
+        return is_real and bool(os.environ.get("TERM")) and self._is_in_foreground()
+
+    def _is_in_foreground(self) -> bool:
+        try:
+            return os.tcgetpgrp(self._console.file.fileno()) == os.getpgrp()
+        except OSError:  # it isn't the terminal of our session
+            return True
+
+    def _is_writable(self) -> bool:
+        """Whether the terminal takes output now; not after Ctrl-S, which would make us wait."""
+        return bool(select.select([], [self._console.file], [], 0)[1])
 
     def __enter__(self) -> Self:
         if self.is_on_screen:
@@ -78,6 +92,9 @@ class Dashboard:
         live, self._live = self._live, None
         if live is not None:
             with contextlib.suppress(OSError):  # the terminal was closed
+                if not self._is_writable():
+                    atexit.register(live.stop)  # the end of the run must not wait for it
+                    return
                 live.stop()
                 self._refresh_or_note()
                 self._console.print(self)
@@ -88,7 +105,8 @@ class Dashboard:
             return
         self._refresh_or_note()
         try:
-            self._live.refresh()
+            if self._is_in_foreground() and self._is_writable():
+                self._live.refresh()
         except OSError:  # the terminal was closed; the run continues
             self._live = None
 
@@ -113,10 +131,10 @@ def watch(run: RunDir, stream: TextIO | None = None) -> Status:
     """Show a run until it ends or Ctrl-C; if not on a terminal, a line every 5 s, then the end."""
     stream = stream or sys.stdout
     dashboard = Dashboard(run, Console(file=stream))
-    printed_at = float("-inf")
+    printed_at, in_lines = float("-inf"), not dashboard.is_on_screen
     with contextlib.suppress(KeyboardInterrupt), dashboard:
         while not dashboard.status.has_ended and run.config.exists():
-            if not dashboard.is_on_screen:
+            if in_lines:
                 dashboard.refresh()
                 if time.monotonic() - printed_at >= 5.0:
                     printed_at = time.monotonic()
@@ -124,7 +142,7 @@ def watch(run: RunDir, stream: TextIO | None = None) -> Status:
                     stream.flush()
             time.sleep(INTERVAL_S)
             dashboard.poll()
-        if not dashboard.is_on_screen:
+        if in_lines:
             stream.write("\n".join([*snapshot.lines(dashboard.status), ""]))
     return dashboard.status
 
