@@ -222,11 +222,27 @@ def test_panes_are_in_the_launchers_folder_of_any_name(server: Server, tmp_path:
     wait_until(lambda: sorted(listed(server, form)) == wanted, "all panes there", 20.0)
 
 
-def test_a_cockpit_outlives_ctrl_c(server: Server, tmp_path: Path, monkeypatch: Patch) -> None:
-    """Otherwise nothing would supervise the run; the cockpit handles Ctrl-C a second later."""
+COCKPIT = """
+import shutil, time
+print("starts", shutil.get_terminal_size() == (7, 5), flush=True)
+time.sleep(2)
+print("goes on")
+"""
+
+
+@pytest.mark.parametrize("key", ["C-c", "C-\\"])
+def test_a_cockpit_outlives_keys_and_fits_its_pane(
+    server: Server, tmp_path: Path, monkeypatch: Patch, key: str
+) -> None:
+    """Otherwise nothing would supervise the run; the cockpit handles Ctrl-C a second later.
+
+    Where LINES and COLUMNS are exported, as in containers, they are of another terminal.
+    """
     script, run = tmp_path / "cockpit.py", RunDir(tmp_path, "run")
     (tmp_path / "processes").mkdir()
-    script.write_text("import time\nprint('starts', flush=True)\ntime.sleep(2)\nprint('goes on')")
+    script.write_text(COCKPIT)
+    monkeypatch.setenv("COLUMNS", "7")
+    monkeypatch.setenv("LINES", "5")
     monkeypatch.setattr(libtmux, "Server", lambda: server)
     tmux.start(Plan(str(tmp_path), (a_process(run, "ps-0", "sleep", "600"),)), run, script)
 
@@ -234,6 +250,7 @@ def test_a_cockpit_outlives_ctrl_c(server: Server, tmp_path: Path, monkeypatch: 
         return "\n".join(server.cmd("capture-pane", "-p", "-t", "=a3c-run:cockpit.0").stdout)
 
     wait_until(lambda: "starts" in shown(), "the cockpit's start", 20.0)
-    server.cmd("send-keys", "-t", "=a3c-run:cockpit.0", "C-c")
+    assert "starts False" in shown()
+    server.cmd("send-keys", "-t", "=a3c-run:cockpit.0", key)
     wait_until(lambda: "goes on" in shown() or "Pane is dead" in shown(), "its end", 20.0)
     assert "goes on" in shown()

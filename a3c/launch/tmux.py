@@ -40,9 +40,10 @@ class Pane(NamedTuple):
 
 
 def start(plan: Plan, run: RunDir, script: Path) -> int:
-    # Ctrl-C before the cockpit handles it would kill it, and nothing would supervise the run.
-    ignore_int = ("sh", "-c", 'trap "" INT; exec "$@"', "sh")
-    cockpit = Pane("cockpit", (*ignore_int, sys.executable, str(script), "cockpit", str(run.path)))
+    # Ctrl-\, or Ctrl-C before the cockpit handles it, would leave the run without supervision.
+    # LINES and COLUMNS of another terminal would count more than the pane's own size.
+    shell = ("sh", "-c", 'trap "" INT QUIT; unset LINES COLUMNS; exec "$@"', "sh")
+    cockpit = Pane("cockpit", (*shell, sys.executable, str(script), "cockpit", str(run.path)))
     panes = [cockpit, *(pane_of(process, run) for process in plan.processes)]
     close_session(server_of(run), run.label)  # a session from before a resume
     server = libtmux.Server()
