@@ -199,6 +199,17 @@ def test_tmux_is_usable_only_where_it_can_clear(term: str, usable: bool, tmp_pat
         wait_until(lambda: f"usable {usable}" in opened.shown, "an answer", 30.0)
 
 
+def test_tmux_that_cannot_start_is_not_usable(tmp_path: Path, monkeypatch: Patch) -> None:
+    (folder := tmp_path / ("x" * 120)).mkdir()  # too long for a socket
+    monkeypatch.setenv("TMUX_TMPDIR", str(folder))
+    code = "from a3c.launch import tmux; print('usable', tmux.is_usable())"
+    with Terminal([sys.executable, "-c", code], REPOSITORY) as opened:
+        wait_until(lambda: "usable" in opened.shown, "an answer", 30.0)
+        assert "usable False" in opened.shown
+    planned, run = Plan(str(tmp_path), ()), RunDir(tmp_path, "run")
+    refused("tmux refuses start-server: .*: give --mode child", tmux.check, planned, run)
+
+
 def test_a_command_too_long_for_tmux_is_refused(server: Server, tmp_path: Path) -> None:
     run = RunDir(tmp_path, "run")
 

@@ -74,9 +74,10 @@ def restart(run: RunDir, process: Process, restarts: int) -> None:
 
 
 def is_usable() -> bool:
-    """Whether tmux is there, and can draw on this terminal: tmux must know how to clear it."""
+    """Whether tmux can start, and draw on this terminal: tmux must know how to clear it."""
     with contextlib.suppress(UserError):
         require()
+        _output(libtmux.Server(), "start-server")
         if sys.stdin.isatty() and sys.stdout.isatty():
             tput = shutil.which("tput") or "true"
             return not subprocess.run([tput, "clear"], capture_output=True, check=False).returncode
@@ -95,7 +96,10 @@ def require() -> None:
 def check(plan: Plan, run: RunDir) -> None:
     """Raise UserError if tmux isn't there, can't start a server, or can't take the commands."""
     require()
-    _output(libtmux.Server(), "start-server")
+    try:
+        _output(libtmux.Server(), "start-server")
+    except UserError as error:
+        raise UserError(f"{error}: give --mode child") from None
     if other := other_owner(server_of(run), run):
         what = f"the tmux session of {run.path} is that of {other}, which has the same label"
         raise UserError(f"{what}: give --mode child, or end that run first")
