@@ -166,6 +166,18 @@ def test_a_copy_leaves_the_session_of_another_copy_alone(
         refused(f"that of {running.path}, which .*--mode child", tmux.check, planned, other)
 
 
+def test_a_run_is_not_resumed_in_a_window_that_this_would_close(
+    server: Server, tmp_path: Path, monkeypatch: Patch
+) -> None:
+    monkeypatch.setattr(libtmux, "Server", lambda **_: server)
+    opened(server, tmp_path, sleeper("cockpit"), sleeper("x", "mine"))
+    planned, run = Plan(str(tmp_path), ()), RunDir(tmp_path, "run")
+    tmux.check(planned, run)
+    for pid in map(int, listed(server, "#{pane_pid}")):
+        monkeypatch.setattr(os, "getsid", lambda _, pid=pid: pid)
+        refused("in another terminal, or --mode child", tmux.check, planned, run)
+
+
 def test_the_launcher_holds_a_run_until_its_panes_are_open(
     server: Server, path: Path, monkeypatch: Patch
 ) -> None:

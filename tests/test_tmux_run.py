@@ -2,6 +2,7 @@
 
 import json
 import os
+import shlex
 import shutil
 import signal
 import subprocess
@@ -210,6 +211,16 @@ def test_workers_come_go_and_restart_in_panes_and_in_the_runs_private_network(tm
     wait_until(lambda: everything_ended(path), "the end")
     assert_vanishes(network, path)
     assert tmux.launch("add", "--run", "run").returncode == 2
+
+
+def test_stop_in_a_window_of_the_runs_own_session_stops_all(tmux: Tmux) -> None:
+    """It closes the session, and with it its own window."""
+    path, said = tmux.start("run", "--workers", "1"), tmux.work / "said"
+    wait_until(lambda: is_training(path, workers=1), "training")
+    stop = shlex.join(runs.script("launch_cluster.py", "stop", "run"))
+    tmux("new-window", "-t", f"={session_of(path)}:", "-c", str(tmux.work), f"{stop} > said")
+    wait_until(lambda: everything_ended(path) and not tmux("list-sessions"), "the end", 60.0)
+    assert said.read_text() == "run is stopped\n"
 
 
 def test_workers_are_added_and_removed_only_in_a_run_with_a_supervisor(tmp_path: Path) -> None:

@@ -94,13 +94,18 @@ def require() -> None:
 
 
 def check(plan: Plan, run: RunDir) -> None:
-    """Raise UserError if tmux isn't there, can't start a server, or can't take the commands."""
+    """Raise UserError if tmux can't start or take the commands, or would close this window."""
     require()
     try:
         _output(libtmux.Server(), "start-server")
     except UserError as error:
         raise UserError(f"{error}: give --mode child") from None
-    if other := other_owner(server_of(run), run):
+    server, session = server_of(run), f"={session_name(run.label)}:"
+    there = server.cmd("list-panes", "-s", "-t", session, "-F", "#{pane_pid}").stdout
+    if str(os.getsid(0)) in there:
+        what = "this window is in the old tmux session of the run, which is closed first"
+        raise UserError(f"{what}: give the command in another terminal, or --mode child")
+    if other := other_owner(server, run):
         what = f"the tmux session of {run.path} is that of {other}, which has the same label"
         raise UserError(f"{what}: give --mode child, or end that run first")
     for process in plan.processes:

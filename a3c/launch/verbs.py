@@ -132,17 +132,18 @@ def stop(arguments: argparse.Namespace) -> None:
     deadline = time.monotonic() + 10.0  # for the launcher or the cockpit to write the summary
     while rundir.is_held(found.path) and time.monotonic() < deadline:
         time.sleep(0.05)
+    near_end.end_remote(found, now=arguments.now)
+    _refuse_remote("stop", process_records.read_records(found.path))
+    away = [p.name for p in reading.read(found).processes if p.state == "elsewhere"]
+    where = f" here; end `keep` also where {', '.join(away)} run" if away else ""
+    print(f"{found.name} is stopped{where}", flush=True)
     if shutil.which("tmux"):
         from a3c.launch import tmux
 
         server = tmux.server_of(found)
         if tmux.find_session(server, found.label) and not tmux.other_owner(server, found):
+            # Last, as this terminal may be in it.
             tmux.close_session(server, found.label)
-    near_end.end_remote(found, now=arguments.now)
-    _refuse_remote("stop", process_records.read_records(found.path))
-    away = [p.name for p in reading.read(found).processes if p.state == "elsewhere"]
-    where = f" here; end `keep` also where {', '.join(away)} run" if away else ""
-    print(f"{found.name} is stopped{where}")
 
 
 def _end_launcher(run: RunDir) -> None:
