@@ -124,6 +124,7 @@ def test_processes_get_their_arguments_and_the_launchers_environment_without_its
     pane = Pane("p", (sys.executable, "-c", code, *words))
     odd = "with; $signs 'and' \"spaces\"; #{x} ~ %% \\\\ \\\na second line\n\n\udcff end \\"
     variables = {"MY_OWN": odd, "MY_END": "end;", "MY_NONE": "", "MY_TOKEN": "my-own-token"}
+    server.cmd("set-environment", "-g", "MY_OLD", "of the shell that started tmux\nx=1")
     opened(server, tmp_path, pane, **variables, http_proxy="http://dead:1")
     file = tmp_path / "found"
     wait_until(lambda: file.exists() and file.read_text().endswith(" "), "the environment")
@@ -132,6 +133,8 @@ def test_processes_get_their_arguments_and_the_launchers_environment_without_its
     assert environment.items() >= variables.items()
     assert environment["PATH"] == os.environ["PATH"]
     assert "http_proxy" not in environment
+    assert "MY_OLD" not in environment
+    assert server.cmd("show-environment", "-g", "MY_OLD").stdout, "others keep theirs"
     assert "source-file" in log.read_text()
     assert "my-own-token" not in log.read_text()
 

@@ -174,10 +174,14 @@ def open_session(server: libtmux.Server, label: str, panes: Sequence[Pane]) -> N
         # Through stdin, because every user can read command lines. Quoted so that tmux takes it
         # literally; a raw byte 255 would end the file.
         special = str.maketrans({"'": r"'\''", "\n": "'\"\\n\"'", "\udcff": "'\"\\377\"'"})
+        names = [k for k in code_environment() if k not in _NOT_PASSED_ON and not is_unwanted(k)]
+        old = server.cmd("show-environment", "-g").stdout  # of the shell that started the server
+        left_out = {line.partition("=")[0] for line in old} - {*names, *_NOT_PASSED_ON, ""}
+        words = [("-r", "--", name) for name in left_out]
+        words += [("--", name, code_environment()[name]) for name in names]
         lines = [
-            " ".join(f"'{word.translate(special)}'" for word in ("-t", session, key, value))
-            for key, value in code_environment().items()
-            if key not in _NOT_PASSED_ON and not is_unwanted(key)
+            " ".join(f"'{word.translate(special)}'" for word in ("-t", session, *more))
+            for more in words
         ]
         text = os.fsencode("".join(f"set-environment {line}\n" for line in lines))
         command = ["tmux", "-S", socket_of(server), "source-file", "-"]
