@@ -24,7 +24,7 @@ from a3c.launch import tmux
 from a3c.launch.tmux import Pane
 from a3c.run import rundir
 from a3c.run.rundir import RunDir
-from tests import Patch, refused
+from tests import Patch, not_none, refused
 from tests.runs import REPOSITORY, a_process, wait_until
 from tests.terminals import Terminal
 
@@ -64,21 +64,35 @@ def test_a_dead_pane_shows_its_output_until_reused(server: Server, tmp_path: Pat
     before = listed(server, "#{pane_id} #{@a3c_title}")
     pane = before[1].split()[0]
     assert "last words" in "\n".join(server.cmd("capture-pane", "-p", "-S", "-", "-t", pane).stdout)
-    tmux.start_again(server, "run", sleeper("ps-0"))
+    session = not_none(tmux.find_session(server, "run"))
+    tmux.start_again(server, session, sleeper("ps-0"))
     wait_until(lambda: listed(server, "#{pane_dead}") == ["1", "0"], "a live pane")
     pid = listed(server, "#{pane_pid}")[1]
-    tmux.start_again(server, "run", sleeper("ps-0"))  # whose keeper was taken for dead
+    tmux.start_again(server, session, sleeper("ps-0"))  # whose keeper was taken for dead
     wait_until(lambda: listed(server, "#{pane_pid}")[1] != pid, "another process")
     assert listed(server, "#{pane_id} #{@a3c_title}") == before
-    tmux.start_again(server, "another", sleeper("ps-0"))  # has no session
+    refused("tmux refuses new-window", tmux.start_again, server, "$999", sleeper("ps-0"))
     assert len(listed(server, "#{pane_id}")) == 2
     form = "#{window_name} #{@a3c_title}"
-    tmux.start_again(server, "run", sleeper("worker-1", "workers-1"))  # has no pane yet
-    tmux.start_again(server, "run", sleeper("worker-9", "workers-10"))
-    tmux.start_again(server, "run", sleeper("worker-2", "workers-1"))
+    tmux.start_again(server, session, sleeper("worker-1", "workers-1"))  # has no pane yet
+    tmux.start_again(server, session, sleeper("worker-9", "workers-10"))
+    tmux.start_again(server, session, sleeper("worker-2", "workers-1"))
     first = ["cockpit cockpit", "cockpit ps-0"]
     added = ["workers-1 worker-1", "workers-1 worker-2", "workers-10 worker-9"]
     assert sorted(listed(server, form)) == [*first, *added]
+
+
+def test_the_cockpit_starts_keepers_in_its_own_session_also_under_another_name(
+    server: Server, tmp_path: Path, monkeypatch: Patch
+) -> None:
+    monkeypatch.setattr(libtmux, "Server", lambda **_: server)
+    run = RunDir(tmp_path, "run")
+    opened(server, tmp_path, sleeper("cockpit"))
+    (cockpit,) = listed(server, "#{pane_id}")
+    server.cmd("rename-session", "-t", cockpit, "mine")
+    monkeypatch.setenv("TMUX_PANE", cockpit)
+    tmux.restart(run, a_process(run, "worker-1", "sleep", "600"), 0)
+    assert "worker-1" in listed(server, "#{@a3c_title}")
 
 
 def test_runs_of_any_name_have_sessions_of_their_own(server: Server, tmp_path: Path) -> None:

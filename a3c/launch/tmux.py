@@ -70,7 +70,10 @@ def pane_of(process: Process, run: RunDir, restarts: int = 0) -> Pane:
 
 
 def restart(run: RunDir, process: Process, restarts: int) -> None:
-    start_again(libtmux.Server(), run.label, pane_of(process, run, restarts))
+    """Start a keeper in the cockpit's own session, whose name the user may have changed."""
+    server, pane = libtmux.Server(), os.environ.get("TMUX_PANE", f"={session_name(run.label)}:")
+    session = _output(server, "display-message", "-p", "-t", pane, "#{session_id}")
+    start_again(server, session, pane_of(process, run, restarts))
 
 
 def is_usable() -> bool:
@@ -219,11 +222,8 @@ def _open_pane(server: libtmux.Server, session: str, pane: Pane) -> None:
         _output(server, "select-layout", "-t", pane_id, "tiled")  # else no further split has room
 
 
-def start_again(server: libtmux.Server, label: str, pane: Pane) -> None:
+def start_again(server: libtmux.Server, session: str, pane: Pane) -> None:
     """Run a command in the pane with the same title, or in a new pane."""
-    session = find_session(server, label)
-    if session is None:
-        return
     form = "#{pane_id} #{@a3c_title}"
     for line in server.cmd("list-panes", "-s", "-t", session, "-F", form).stdout:
         pane_id, title = line.split(" ", 1)
