@@ -345,6 +345,17 @@ def test_a_signal_ends_trials_too(tmp_path: Path, python: Python, number: signal
     assert {path.name for path in said.parent.iterdir()} == {"000.log", "sweep.csv"}
 
 
+def test_a_killed_sweep_takes_its_trial_along(tmp_path: Path, python: Python) -> None:
+    """As by Ctrl-\\ too; otherwise the same command would find runs that still train."""
+    pid = tmp_path / "pid"
+    write = f"import os, pathlib\npathlib.Path({str(pid)!r}).write_text(str(os.getpid()))"
+    (tmp_path / "launch_cluster.py").write_text(f"{write}\n{TRIAL}")
+    sweeping = python(ASLEEP, tmp_path)
+    trial = int(wait_until(lambda: pid.exists() and pid.read_text(), "the first trial"))
+    sweeping.kill()
+    wait_until(lambda: is_gone(trial), "its end", 20.0)
+
+
 def test_a_first_trial_that_is_refused_leaves_nothing(here: Path) -> None:
     folder = Path("-new")  # which no command takes for a flag
     flags = ("--seeds", "0", "--env-id", "CartPole-v7", f"--run-dir={folder}")

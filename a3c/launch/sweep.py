@@ -12,6 +12,7 @@ import io
 import itertools
 import logging
 import math
+import os
 import random
 import signal
 import subprocess
@@ -21,6 +22,7 @@ import time
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -28,6 +30,7 @@ from a3c.cluster.which_task import expand_ranges
 from a3c.config import Config, command_line
 from a3c.config.options import OPTIONS, coerce, flat, shown
 from a3c.errors import EXIT_FATAL, EXIT_OK, EXIT_USAGE, UserError, reason_of
+from a3c.keeper.spawn import die_with
 from a3c.play import locate
 from a3c.process.console import count, program, relative_path, table
 from a3c.process.process_records import read_json, write_atomically
@@ -287,6 +290,7 @@ class Trainer:
                 stdout=file,
                 stderr=subprocess.STDOUT,
                 start_new_session=True,  # Ctrl-C reaches it through `stop` only, once
+                preexec_fn=partial(die_with, os.getpid()),
             )
             self._processes.append(process)
             if self.signal:  # it came while the process was starting
