@@ -123,7 +123,8 @@ def complete(line: str, point: str) -> int:
     shown = [name for name, verb in verbs.VERBS.items() if verb.help]
     parsers = {name: verbs.make_parser(PROG, name) for name in shown}
     parsers["start"] = command_line.make_parser(PROG, DESCRIPTION, add_arguments, everything=True)
-    for word in catalogue.complete(line[: int(point or 0)], parsers):
+    breaks = os.environ.get("COMP_WORDBREAKS", "=:")
+    for word in catalogue.complete(line[: int(point or 0)], parsers, breaks):
         print(word)
     return EXIT_OK
 

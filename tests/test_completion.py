@@ -97,3 +97,5 @@ def test_a_tab_in_a_real_bash_completes(runs: Path) -> None:
         typed(f"{sys.executable} {LAUNCHER} --config runs/pong-1/conf\t", "config.json ")
         typed("\x15", "")
         typed(f"{sys.executable} runs/po\t", "pong-1/")
+        typed("\x15COMP_WORDBREAKS=${COMP_WORDBREAKS//=}\n", "")  # as some programs set it
+        typed(f"{sys.executable} {LAUNCHER} --workers 3 --preset=cart\t", "--preset=cartpole ")

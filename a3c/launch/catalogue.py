@@ -113,14 +113,20 @@ BASH = r"""_a3c_complete() {
     [[ ${command[${#command[@]} - 1]} =~ (launch_cluster\.py|(^|/)a3c)$ ]] || return
     [[ $COMP_CWORD -ge ${#command[@]} ]] || return
     COMPREPLY=($(COMP_LINE="$COMP_LINE" COMP_POINT="$COMP_POINT" \
+        COMP_WORDBREAKS="$COMP_WORDBREAKS" \
         "${command[@]/#\~/$HOME}" complete 2>/dev/null))
 }
 complete -o bashdefault -o default -F _a3c_complete python python3 launch_cluster.py a3c
 """
 
 
-def complete(line: str, parsers: Mapping[str, argparse.ArgumentParser]) -> list[str]:
-    """The completions of a line up to the cursor, in bash's format; a parser for each verb."""
+def complete(
+    line: str, parsers: Mapping[str, argparse.ArgumentParser], breaks: str
+) -> list[str]:
+    """The completions of a line up to the cursor, in bash's format; a parser for each verb.
+
+    Bash completes only what follows the last of `breaks`, of which programs may remove `=` or `:`.
+    """
     try:
         words = shlex.split(line)
     except ValueError:  # an open quote
@@ -129,7 +135,7 @@ def complete(line: str, parsers: Mapping[str, argparse.ArgumentParser]) -> list[
     ours = r"launch_cluster\.py$|(^|/)a3c$"
     scripts = [i for i, word in enumerate(words[:2]) if re.search(ours, word)]
     found = candidates(words[scripts[0] + 1 :], current, parsers) if scripts else []
-    typed = 1 + max(current.rfind("="), current.rfind(":"))  # bash completes only what follows
+    typed = 1 + max((current.rfind(c) for c in "=:" if c in breaks), default=-1)
     fitting = [word[typed:] for word in sorted(found) if word.startswith(current)]
     return [re.sub(r"([^\w@%+=:,./-])", r"\\\1", word, flags=re.ASCII) for word in fitting]
 
