@@ -120,9 +120,7 @@ complete -o bashdefault -o default -F _a3c_complete python python3 launch_cluste
 """
 
 
-def complete(
-    line: str, parsers: Mapping[str, argparse.ArgumentParser], breaks: str
-) -> list[str]:
+def complete(line: str, parsers: Mapping[str, argparse.ArgumentParser], breaks: str) -> list[str]:
     """The completions of a line up to the cursor, in bash's format; a parser for each verb.
 
     Bash completes only what follows the last of `breaks`, of which programs may remove `=` or `:`.
