@@ -356,6 +356,11 @@ def test_ctrl_s_and_ctrl_z_with_bg_stop_only_what_is_drawn(tmp_path: Path, key: 
         (tmp_path / "polls").unlink(missing_ok=True)
         wait_until(lambda: (tmp_path / "polls").exists(), "polls", 20.0)
 
+    def is_silent() -> bool:
+        before = len(opened.shown)
+        time.sleep(0.5)
+        return len(opened.shown) == before
+
     live_run(tmp_path, workers=2)
     command = shlex.join([sys.executable, "-c", POLLS, str(tmp_path)])
     shell = f"set -m; {command}; [ -e {tmp_path}/left ] || bg; wait"
@@ -363,7 +368,7 @@ def test_ctrl_s_and_ctrl_z_with_bg_stop_only_what_is_drawn(tmp_path: Path, key: 
         wait_until(lambda: "worker-1" in opened.shown, "the dashboard")
         opened.type(key)
         go_on()
-        wait_until(lambda: len(opened.shown) == (time.sleep(0.5) or len(opened.shown)), "silence")
+        wait_until(is_silent, "silence")
         drawn = len(opened.shown)
         for _ in range(5):
             go_on()
