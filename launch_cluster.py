@@ -267,15 +267,13 @@ def _train_seeds(arguments: list[str], chosen: argparse.Namespace, path: Path) -
     vary = sweep.Sweep(lists={"seed": sweep.seeds(chosen.seeds)})
     at_once = 1 if chosen.at_once is None else chosen.at_once
     again = "the same command"
-    if chosen.run_dir is None:
-        if not rundir.reserve(path):  # taken within the same second
-            return start(arguments)
+    is_new = chosen.run_dir is None
+    if is_new:
         again += f" with --run-dir {console.relative_path(path)}"
     try:
-        return sweep.run(vary, path, others, at_once, again, "--run-dir")
-    finally:
-        with contextlib.suppress(OSError):  # it isn't empty
-            path.rmdir()
+        return sweep.run(vary, path, others, at_once, again, "--run-dir", is_new=is_new)
+    except FileExistsError:  # taken within the same second
+        return start(arguments)
 
 
 def _plan(

@@ -305,18 +305,19 @@ def run(
     at_once: int,
     again: str = "the same command",
     folder_flag: str = "--output",
+    *,
+    is_new: bool = False,
 ) -> int:
     """Train all trials, `at_once` of them at a time; returns the exit code.
 
     `again` names the command that continues unfinished trials, `folder_flag` the flag that gives
-    the folder.
+    the folder. If `is_new`, this makes the folder; FileExistsError if another process was first.
     """
     if not 1 <= at_once <= 1000:
         raise UserError(f"--at-once {at_once} is refused: give 1 to 1000")
     trainer = Trainer(sweep, flags, again, folder_flag)
     settings = trainer.checked_settings(folder)
-    with rundir.refusing(folder, folder_flag):
-        folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+    _make(folder, folder_flag, is_new=is_new)
     study = _Study(sweep, folder, at_once) if sweep.optuna else None
     for number in not_ignored(signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
         signal.signal(number, trainer.stop)
@@ -352,6 +353,13 @@ def run(
     if trainer.signal:
         return 128 + trainer.signal
     return EXIT_OK if all(trial.summary for trial in trials) else EXIT_FATAL
+
+
+def _make(folder: Path, flag: str, *, is_new: bool) -> None:
+    if is_new and not rundir.reserve(folder):
+        raise FileExistsError(folder)
+    with rundir.refusing(folder, flag):
+        folder.mkdir(parents=True, exist_ok=True, mode=0o700)
 
 
 def _report(trial: Trial, trials: Sequence[Trial], number: int, trainer: Trainer) -> None:
