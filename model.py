@@ -32,7 +32,7 @@ from a3c.net.network import Network, NetworkOutput
 from a3c.net.observations import check_side, image_side, split
 from a3c.process import console
 from a3c.process.environment import adopt_environment
-from a3c.process.signals import leave_soon
+from a3c.process.signals import leave_on_signals, leave_soon
 from a3c.run import checkpoint
 
 # --- the networks: prepared observations [T, B, ...] to features [T, B, F] ----------------------
@@ -147,6 +147,7 @@ def build(observation_space: Box, action_space: Space[Any], config: NetworkConfi
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Print the layers of the configured network and draw them to a PNG file."""
+    leave_on_signals()
     # Imported here, because workers import this module too and don't need these.
     import envs
     from a3c.plot import diagram

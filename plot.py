@@ -15,7 +15,7 @@ from a3c.errors import EXIT_OK, A3CError, UserError
 from a3c.play.locate import find_checkpoint
 from a3c.process import console
 from a3c.process.environment import adopt_environment
-from a3c.process.signals import run_command
+from a3c.process.signals import leave_on_signals, run_command
 from a3c.process.startup import import_tensorflow
 
 PROG = console.program("plot.py")
@@ -69,6 +69,7 @@ def parse(argv: Sequence[str] | None) -> argparse.Namespace:
 def main(argv: Sequence[str] | None = None) -> int:
     """Read, draw and save; prints the paths of the pictures."""
     console.prepare()
+    leave_on_signals()
     arguments = parse(argv)
     of_network = [name for name in LOOKS if name in arguments.what]
     adopt_environment(1)

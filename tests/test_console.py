@@ -2,6 +2,7 @@
 
 import io
 import shlex
+import signal
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -12,7 +13,7 @@ import pytest
 from a3c.process import console
 from a3c.process.console import ProgressLine
 from tests import Patch
-from tests.runs import REPOSITORY, call
+from tests.runs import REPOSITORY, Python, call
 
 
 def shown(stream: io.StringIO, step_s: float) -> str:
@@ -87,3 +88,19 @@ def test_a_table_of_layers_that_cannot_be_printed_is_said_in_one_line(tmp_path: 
     done = call("sh", "-c", f"exec {script} > /dev/full", cwd=tmp_path)
     assert (done.returncode, len(done.stderr.splitlines())) == (2, 1)
     assert "stdout can't be written" in done.stderr
+
+
+INTERRUPTED = """
+import importlib, os, signal, sys
+tool = importlib.import_module(sys.argv[1])
+setattr(tool, sys.argv[2], lambda *_: os.kill(os.getpid(), signal.SIGINT))
+sys.exit(tool.main(sys.argv[3:]))
+"""
+
+
+@pytest.mark.parametrize("words", ["plot draw", "model build --env-id CartPole-v1"])
+def test_ctrl_c_ends_plot_and_model_without_a_traceback(python: Python, words: str) -> None:
+    process = python(INTERRUPTED, *words.split())
+    _, said = process.communicate(timeout=60)
+    assert process.returncode == 128 + signal.SIGINT, said
+    assert b"Traceback" not in said

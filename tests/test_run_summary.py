@@ -3,6 +3,7 @@
 import errno
 import json
 import os
+import shlex
 import signal
 import subprocess
 import sys
@@ -27,7 +28,8 @@ from a3c.run import rundir
 from a3c.run.checkpoint import CANDIDATE, newest_valid
 from tests import Log, Out, Patch, ended
 from tests.fake_runs import SCORES, FakeRun, cartpole, dead, pole
-from tests.runs import Python, children, wait_until
+from tests.runs import REPOSITORY, Python, children, wait_until
+from tests.terminals import Terminal
 
 
 def conclude(made: FakeRun, outcome: Outcome = Outcome(EXIT_OK)) -> int:  # noqa: B008
@@ -310,6 +312,22 @@ def test_stop_ends_even_the_last_games(tmp_path: Path, python: Python, is_paused
     assert ended(0, launch_cluster.main, "stop", str(made.run.path)).out == "run is stopped\n"
     assert launcher.wait(timeout=30) == 128 + signal.SIGTERM
     assert summary_of(made, "state", "evaluation") == ("done", None)
+
+
+def test_ctrl_c_in_a_runs_last_plot_gets_no_traceback(tmp_path: Path) -> None:
+    """While the plot still imports, nothing there handles Ctrl-C."""
+    made = pole(tmp_path, "done", stop_at_return=475)
+    made.checkpoint(900, 20.0, reason="solved", evaluation=SCORES, episodes=9)
+    started = tmp_path / "started"
+    plot = f"import pathlib, time\npathlib.Path({str(started)!r}).touch()\ntime.sleep(200)"
+    (tmp_path / "plot.py").write_text(plot)
+    launcher = shlex.join([sys.executable, "-c", LAST_GAMES, str(made.run.path)])
+    with Terminal(["sh", "-c", f"trap : INT; {launcher}; echo code $?"], REPOSITORY) as opened:
+        wait_until(lambda: started.exists() or "code" in opened.shown, "the plot", 40.0)
+        assert started.exists(), opened.shown
+        opened.type(b"\x03")
+        wait_until(lambda: "code 130" in opened.shown, "the end", 30.0)
+        assert "Traceback" not in opened.shown
 
 
 def test_the_last_games_end_with_a_killed_launcher(tmp_path: Path, python: Python) -> None:

@@ -213,6 +213,7 @@ def _run_script(
             stdout=subprocess.PIPE,
             text=True,
             errors="surrogateescape",
+            start_new_session=True,  # Ctrl-C reaches it through `interruption` only
             preexec_fn=partial(die_with, os.getpid()),
         )
     except OSError as error:  # such as at the limit of processes

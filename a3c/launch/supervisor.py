@@ -82,7 +82,7 @@ class Interruption:
         self.signal, self._came_at = number, now
         if self.script is not None:
             self.script.send_signal(signal.SIGTERM if self.count == 1 else signal.SIGKILL)
-            self.script.send_signal(signal.SIGCONT)  # Ctrl-Z may have paused it too
+            self.script.send_signal(signal.SIGCONT)  # it may be paused
 
     def came(self) -> bool:
         return self.count > 0
