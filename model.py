@@ -147,7 +147,6 @@ def build(observation_space: Box, action_space: Space[Any], config: NetworkConfi
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Print the layers of the configured network and draw them to a PNG file."""
-    leave_on_signals()
     # Imported here, because workers import this module too and don't need these.
     import envs
     from a3c.plot import diagram
@@ -196,5 +195,11 @@ def _add_arguments(parser: argparse.ArgumentParser) -> None:
     )
 
 
+def command() -> int:
+    """The entry point of the script."""
+    leave_on_signals()
+    return leave_soon(main())
+
+
 if __name__ == "__main__":
-    sys.exit(leave_soon(main()))
+    sys.exit(command())

@@ -69,7 +69,6 @@ def parse(argv: Sequence[str] | None) -> argparse.Namespace:
 def main(argv: Sequence[str] | None = None) -> int:
     """Read, draw and save; prints the paths of the pictures."""
     console.prepare()
-    leave_on_signals()
     arguments = parse(argv)
     of_network = [name for name in LOOKS if name in arguments.what]
     adopt_environment(1)
@@ -139,6 +138,7 @@ def draw_network(arguments: argparse.Namespace, names: Sequence[str]) -> Iterato
 
 def command() -> int:
     """The entry point of the installed command `a3c-plot`."""
+    leave_on_signals()
     return run_command(main)
 
 

@@ -94,7 +94,8 @@ INTERRUPTED = """
 import importlib, os, signal, sys
 tool = importlib.import_module(sys.argv[1])
 setattr(tool, sys.argv[2], lambda *_: os.kill(os.getpid(), signal.SIGINT))
-sys.exit(tool.main(sys.argv[3:]))
+sys.argv[1:] = sys.argv[3:]
+sys.exit(tool.command())
 """
 
 
