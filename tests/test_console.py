@@ -13,7 +13,7 @@ import pytest
 from a3c.process import console
 from a3c.process.console import ProgressLine
 from tests import Patch
-from tests.runs import REPOSITORY, Python, call
+from tests.runs import DEADLINE_S, REPOSITORY, Python, call
 
 
 def shown(stream: io.StringIO, step_s: float) -> str:
@@ -102,6 +102,6 @@ sys.exit(tool.command())
 @pytest.mark.parametrize("words", ["plot draw", "model build --env-id CartPole-v1"])
 def test_ctrl_c_ends_plot_and_model_without_a_traceback(python: Python, words: str) -> None:
     process = python(INTERRUPTED, *words.split())
-    _, said = process.communicate(timeout=60)
+    _, said = process.communicate(timeout=DEADLINE_S)
     assert process.returncode == 128 + signal.SIGINT, said
     assert b"Traceback" not in said
