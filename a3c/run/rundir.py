@@ -217,9 +217,9 @@ def check_free(path: Path, *, resume: bool) -> None:
         if os.geteuid() != 0 and path.stat().st_uid not in trusted:
             raise UserError(f"--run-dir {path} belongs to another user: give another")
         # Left by a start that was interrupted, for example by a full disk.
-        rests = {part for part in PARTS if not any((path / part).glob("*"))}
-        rests |= {entry.name for entry in path.glob(".config.json.*")}
-        held = {entry.name for entry in path.iterdir()} - {LOCK, *rests}
+        leftovers = {part for part in PARTS if not any((path / part).glob("*"))}
+        leftovers |= {entry.name for entry in path.glob(".config.json.*")}
+        held = {entry.name for entry in path.iterdir()} - {LOCK, *leftovers}
     if resume and "config.json" not in held:
         raise UserError(f"--resume: {path} holds no run: give the directory of one")
     if not resume and held:
