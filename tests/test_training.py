@@ -5,6 +5,7 @@ import errno
 import re
 import threading
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 from unittest import mock
@@ -79,6 +80,15 @@ def beside_another(run_dir: Path) -> tuple[Worker, Store, Push]:
     return chief, here.store(small_config(), 1, of), push
 
 
+def assert_gives_up_after(chief: Worker, pushes: Callable[[], None]) -> None:
+    """Assert that a chief that can't learn fails, and that another worker could push meanwhile."""
+    with concurrent.futures.ThreadPoolExecutor() as pool:
+        pushing = pool.submit(pushes)
+        with pytest.raises(FatalError, match="dropped 2 rollouts in a row"):
+            chief.run()
+    assert pushing.exception() is None
+
+
 def test_a_chief_that_can_not_learn_saves_for_others(tmp_path: Path, monkeypatch: Patch) -> None:
     """Worker 1 pushes until it sees a checkpoint of its own steps; then the chief gives up."""
     monkeypatch.setattr(training, "IDLE_S", 2.0)
@@ -88,11 +98,7 @@ def test_a_chief_that_can_not_learn_saves_for_others(tmp_path: Path, monkeypatch
         while not checkpoint.by_step(tmp_path / "checkpoints"):
             other.push(nothing)
 
-    with concurrent.futures.ThreadPoolExecutor() as pool:
-        pushing = pool.submit(push)
-        with pytest.raises(FatalError, match="dropped 2 rollouts in a row"):
-            chief.run()
-    assert pushing.exception() is None
+    assert_gives_up_after(chief, push)
     assert manifest(tmp_path).step > 0
     assert not other.attached().any()
 
@@ -109,11 +115,7 @@ def test_a_chief_saves_for_slow_others_as_long_as_they_are_there(
         other.push(nothing)
         other.detach()
 
-    with concurrent.futures.ThreadPoolExecutor() as pool:
-        pushing = pool.submit(push)
-        with pytest.raises(FatalError, match="dropped 2 rollouts in a row"):
-            chief.run()
-    assert pushing.exception() is None
+    assert_gives_up_after(chief, push)
     assert manifest(tmp_path).step > 0
 
 

@@ -35,12 +35,13 @@ def turns(
     """
     hosts = [split_address(address)[0] for address in cluster.workers]
     mine = hosts[task.index]
-    cores = max(1, len(os.sched_getaffinity(0)) // config.cluster.worker_threads)
+    allowed = os.sched_getaffinity(0)
+    cores = max(1, len(allowed) // config.cluster.worker_threads)
     if config.learning.ratio_limit and hosts.count(mine) > cores:
         core = hosts[: task.index].count(mine) % cores
         with contextlib.suppress(OSError):  # such as on a network file system without locks
-            first = min(os.sched_getaffinity(0))  # Slurm may give each worker a core of its own
-            return Turns(directory / f".turn-{this_host()}-{first}-{core}")
+            # Slurm may give each worker a core of its own.
+            return Turns(directory / f".turn-{this_host()}-{min(allowed)}-{core}")
     return contextlib.nullcontext(False)
 
 
