@@ -142,6 +142,14 @@ def test_a_lost_exit_is_made_up_for_at_the_deadline(start: Python) -> None:
     assert "Leaving: 130" in err
 
 
+def test_a_command_that_is_done_leaves_although_a_thread_goes_on(start: Python) -> None:
+    code = START + (
+        "signals.EXIT_WITHIN_S = 0.2; threading.Thread(target=time.sleep, args=(60,)).start()\n"
+        "ready(); sys.exit(signals.run_command(lambda: 3))"
+    )
+    assert start(code).wait(5.0) == 3
+
+
 FORKS = """
 import multiprocessing
 started = multiprocessing.Barrier(3)

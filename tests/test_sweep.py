@@ -81,7 +81,7 @@ def test_a_folder_that_is_there_but_cannot_be_written_is_refused() -> None:
 
 def test_a_sweep_that_was_interrupted_goes_on_and_shows_the_best_first(tmp_path: Path) -> None:
     fixed = 'preset = "cartpole"\n[fixed]\nworkers = 1\nevaluation_episodes = 2\n'
-    file = written(tmp_path, fixed + "[vary]\nmax_env_steps = [3000, 20000]\n")
+    file = written(tmp_path, fixed + "[vary]\nmax_env_steps = [3000, 9000]\n")
     folder = tmp_path / "out"
     words = ("sweep", str(file), "--output", str(folder))
     with started(script("launch_cluster.py", *words)) as (process,):

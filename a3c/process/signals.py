@@ -14,7 +14,8 @@ from a3c.process.environment import REPOSITORY
 
 log = logging.getLogger(__name__)
 
-LEAVE_WITHIN_S = 9.0
+LEAVE_WITHIN_S = 9.0  # after a signal
+EXIT_WITHIN_S = 3.0  # of a command whose work is done
 FLUSH_WITHIN_S = 0.5
 _ENDING = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
 # SIGTERM and SIGHUP count as one: a session that ends sends both, and when a machine shuts down, it
@@ -119,13 +120,13 @@ def leave_on_signals() -> None:
     """
 
     def leave(came: int, _frame: object) -> None:
-        raise Leaving(leave_soon(128 + came))
+        raise Leaving(leave_soon(128 + came, LEAVE_WITHIN_S))
 
     for number in not_ignored(*_ENDING):
         signal.signal(number, leave)
 
 
-def leave_soon(code: int, seconds: float = LEAVE_WITHIN_S) -> int:
+def leave_soon(code: int, seconds: float) -> int:
     """End this process with `code` after so many seconds, if it still runs then; returns `code`.
 
     A normal exit waits for all threads, and a thread of an environment may never end.
@@ -140,7 +141,7 @@ def run_command(main: Callable[[], int]) -> int:
     PYTHONPATH, which comes before the folder of an installation, may have an own envs.py.
     """
     sys.path.insert(0, str(REPOSITORY))
-    return leave_soon(main())
+    return leave_soon(main(), EXIT_WITHIN_S)
 
 
 def leave_now(code: int) -> None:

@@ -27,6 +27,7 @@ from a3c.run.rows import last_rows, read_rows
 from a3c.run.rundir import RunDir
 from a3c.watch import status
 from tests import not_none
+from tests.faults.faulty_envs import PACED
 from tests.runs import ENDLESS, call_script, everything_ended, launcher, pid_of, record, wait_until
 
 log = logging.getLogger(__name__)
@@ -61,7 +62,7 @@ class Cluster:
         """The running launcher; all remaining processes of the run are killed on exit."""
         paths = [str(INJECTED), *filter(None, [os.environ.get("PYTHONPATH")])]
         injected = {"PYTHONPATH": os.pathsep.join(paths), "A3C_TEST_FAULTS": str(self._switches)}
-        flags = (*self._arguments, *ENDLESS, *arguments)
+        flags = (*self._arguments, *ENDLESS, *PACED, *arguments)
         command = launcher("--run-dir", str(self.run.path), *flags)
         with self._said.open("ab") as said:
             process = subprocess.Popen(

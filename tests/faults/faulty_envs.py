@@ -70,6 +70,17 @@ class Faulty(CartPoleEnv):
 gymnasium.register("Faulty-v0", Faulty, max_episode_steps=500)
 
 
+class Paced(gymnasium.Wrapper[Any, Any, Any, Any]):
+    """Sleeps in each step: a cluster that only has to train on leaves the cores to other tests."""
+
+    def step(self, action: Any) -> Any:
+        time.sleep(0.002)
+        return super().step(action)
+
+
+PACED = ("--wrapper", f"{__name__}:Paced")
+
+
 class Slow(CartPoleEnv):
     """CartPole whose every step takes A3C_TEST_STEP_S seconds."""
 

@@ -11,6 +11,7 @@ from a3c.run.rundir import RunDir
 from a3c.watch import status
 from tests import Patch
 from tests.faults import faulty_envs
+from tests.faults.faulty_envs import PACED
 from tests.full_disks import fill, mounted, small_disk
 from tests.runs import ENDLESS, call, is_training, running, stop, wait_until
 
@@ -37,7 +38,7 @@ def test_training_outlives_a_full_and_a_read_only_disk(tmp_path: Path, monkeypat
     monkeypatch.setenv(faulty_envs.LEDGER, str(book))
     path = disk / "run"
     with small_disk(disk, "16m"):
-        with running(path, "--env-id", faulty_envs.COUNTED, *ENDLESS, *TIMES) as process:
+        with running(path, "--env-id", faulty_envs.COUNTED, *PACED, *ENDLESS, *TIMES) as process:
             wait_until(lambda: is_training(path), "training")
             wait_until(lambda: newest(path), "a checkpoint")
             filler = fill(disk)

@@ -23,7 +23,8 @@ from tests.runs import goes_on, manifest, wait_until
 pytestmark = pytest.mark.skipif(bool(network.why_not()), reason=network.why_not())
 
 # TCP sends again after twice the last wait: a call that five silent seconds hit may take ten.
-SETTINGS = ("--envs-per-worker", "4", "--rollout-length", "10", "--ps-timeout", "25")
+ROLLOUT = ("--envs-per-worker", "4", "--rollout-length", "10")
+SETTINGS = (*faulty_envs.PACED, *ROLLOUT, "--ps-timeout", "25")
 IN_FLIGHT = 4 * 10  # steps of one rollout
 
 HTTP = b"GET / HTTP/1.1\r\nHost: ps\r\n\r\n"

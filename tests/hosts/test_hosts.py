@@ -19,6 +19,7 @@ from a3c.process.process_records import ProcessRecord
 from a3c.run import rundir
 from a3c.run.rundir import RunDir
 from tests import not_none
+from tests.faults.faulty_envs import PACED
 from tests.faults.simulated_network import Host
 from tests.hosts import lan
 from tests.hosts.lan import Machine
@@ -81,7 +82,7 @@ def cluster(net: Net) -> Iterator[Launcher]:
     for machine in net.machines:
         firewall = ("-p", "tcp", "--dport", "2222:2299", "!", "-s", "10.77.0.0/24", "-j", "DROP")
         machine.run("iptables", "-I", "INPUT", *firewall)
-    flags = (*FLAGS, *ENDLESS, *PATIENT, "--workers", "3", "--max-workers", "4")
+    flags = (*FLAGS, *ENDLESS, *PACED, *PATIENT, "--workers", "3", "--max-workers", "4")
     command = net.alpha.command([sys.executable, "launch_cluster.py", *flags])
     said = net.alpha.root / "launcher.log"
     with said.open("w") as log, started(command, stdout=None, stderr=log) as (process,):
@@ -219,8 +220,8 @@ def test_stop_ends_everything_everywhere(net: Net, cluster: Launcher) -> None:
 
 def test_a_resumed_run_uses_the_same_hosts(net: Net) -> None:
     """Without `--hosts`: the run knows its own."""
-    flags = ("--stop-at-return", "475", "--mode", "child", "--run-dir", "runs/mine", "--resume")
-    done = net.launch(*flags, "--max-workers", "none")
+    flags = ("--stop-at-return", "60", "--mode", "child", "--run-dir", "runs/mine", "--resume")
+    done = net.launch(*flags, "--max-workers", "none", "--wrapper")
     assert "gamma  10.77.0.3  worker-2" in done.stderr
     summary = json.loads(net.run.summary.read_text())
     assert (summary["state"], summary["solved"]) == ("done", True)
