@@ -45,6 +45,8 @@ def test_settings_say_where_they_come_from() -> None:
     assert lines["--evaluation-greedy"] == ["off", "flag"]
     assert lines["--envs"] == ["16", "preset", "cartpole"]
     assert len(lines) == len(options.OPTIONS) + 1
+    lines = {words[0]: words[1:] for words in printed("config", *flags, "--learning-rate", "1e-5")}
+    assert lines["--learning-rate-final"] == ["1e-05", "other", "settings"]
 
 
 def test_installed_environments_are_found_by_a_part_of_their_names() -> None:
@@ -97,7 +99,7 @@ def test_a_preset_for_another_task_gives_a_warning(caplog: Log) -> None:
     ("words", "idle"),
     [
         (["--frame-skip", "2", "--sticky-actions", "0.1"], ["--frame-skip", "--sticky-actions"]),
-        (["--action-bounds", "squash"], ["--action-bounds"]),
+        (["--action-bounds", "squash", "--episodic-life"], ["--action-bounds"]),
         (["--optimizer", "sgd", "--adam-epsilon", "0.1"], ["--adam-epsilon"]),
         (["--rmsprop-alpha", "0.9", "--hidden-sizes", "8"], ["--rmsprop-alpha"]),
         (["--entropy-anneal-steps", "9", "--gamma", "0.9"], ["--entropy-anneal-steps"]),

@@ -76,10 +76,21 @@ def test_a_drawn_learning_rate_is_the_same_everywhere(seed: int, low: float, fac
     assert make_config(**drawn, rollout_length=7).initial_learning_rate == rate
 
 
-def test_a_learning_rate_replaces_the_range_of_a_preset() -> None:
+def test_a_flag_replaces_what_a_preset_says_otherwise() -> None:
     flags = ["--env-id", "CartPole-v1", "--preset", "paper-ff", "--learning-rate", "0.001"]
     config, _ = command_line.parse_config(flags, "test", "test")
     assert config.initial_learning_rate == 0.001
+    config, _ = command_line.parse_config([*flags, "--envs", "64"], "test", "test")
+    assert config.share.envs == 4, "and all environments those of each of 16 workers"
+
+
+def test_a_value_below_the_final_one_of_a_preset_stays_as_it_is() -> None:
+    own = ["--entropy-weight", "0", "--learning-rate", "2e-5", "--ratio-limit", "0.02"]
+    config, _ = command_line.parse_config(["--preset", "pong", *own], "test", "test")
+    for env_steps in (0, 10**9):
+        assert schedules.after(config, env_steps)[:3] == (2e-5, 0.0, 0.02)
+    config, _ = command_line.parse_config(["--preset", "pong"], "test", "test")
+    assert schedules.after(config, 10**9).entropy_weight > 0
 
 
 @pytest.mark.parametrize("preset", command_line.preset_names())

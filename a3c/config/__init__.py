@@ -70,7 +70,7 @@ class EnvConfig:
     sticky_actions: float | None = unset((0.0, 1.0))(
         "Atari: chance that the last action is repeated (the id's own if unset: v5 0.25, v4 0)"
     )
-    episodic_life: bool = switch("Atari: a lost life ends the episode, for learning only")
+    episodic_life: bool = switch("a lost life (lives in info) ends the episode, for learning only")
     actions: tuple[int, ...] = option((), (0, None))("Discrete: play only these actions")
     wrapper: tuple[dict[str, Any], ...] = option(())(
         "wrap each environment in package.module:Wrapper, or a JSON object with this name and "

@@ -199,11 +199,22 @@ def preset_for(env_id: str) -> str | None:
 
 
 def merge(layers: Sequence[Layer]) -> Config:
-    """One configuration; later layers override earlier ones, and a rate an earlier rate range."""
+    """One configuration; later layers override earlier ones.
+
+    A later rate also overrides an earlier range of rates, and `envs` the envs of a worker. A later
+    value that is below the earlier final one stays as it is, instead of rising to that.
+    """
     merged: Layer = {}
     for layer in layers:
-        if "learning_rate" in layer:
-            merged.pop("learning_rate_range", None)
+        for name, overridden in (
+            ("learning_rate", "learning_rate_range"),
+            ("envs", "envs_per_worker"),
+        ):
+            if name in layer:
+                merged.pop(overridden, None)
+        for name in ("learning_rate", "entropy_weight", "ratio_limit"):
+            if name in layer and layer[name] < (merged.get(f"{name}_final") or 0.0):
+                merged[f"{name}_final"] = layer[name]
         merged.update(layer)
     if merged.get("max_workers"):
         merged.setdefault("workers", min(ClusterConfig.workers, merged["max_workers"]))

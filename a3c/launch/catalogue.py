@@ -14,7 +14,7 @@ import shlex
 import statistics
 from collections.abc import Iterable, Mapping, Sequence
 
-from a3c.config import command_line
+from a3c.config import Config, command_line
 from a3c.config.options import OPTIONS, flat
 from a3c.errors import UserError
 from a3c.process import process_records
@@ -97,11 +97,12 @@ def _rows(name: str) -> list[dict[str, str]]:
 
 
 def _print_settings(layers: Sequence[tuple[str, command_line.Layer]]) -> None:
-    values = flat(command_line.merge([layer for _, layer in layers]))
+    values, defaults = flat(command_line.merge([layer for _, layer in layers])), flat(Config())
     rows: list[tuple[str, ...]] = [("setting", "value", "from")]
     for name, value in values.items():
         origins = [origin for origin, layer in layers if (name, value) in layer.items()]
-        origin = origins[-1] if origins else "default"
+        unsaid = "default" if value == defaults[name] else "other settings"
+        origin = origins[-1] if origins else unsaid
         rows.append((OPTIONS[name].flag, command_line.plain(value), origin))
     print("\n".join(table(rows)))
 
