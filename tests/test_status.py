@@ -12,6 +12,7 @@ from pathlib import Path
 from types import SimpleNamespace
 from unittest import mock
 
+import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -203,6 +204,29 @@ def test_the_time_to_the_goal_leaves_out_a_pause(tmp_path: Path) -> None:
         JsonlSink(path).write(n, row | {"cluster/mean_return_100": n})
     assert seconds_to_goal(90.0, 30.0, Curve(path).points) == pytest.approx(60.0)
     assert [score(14_999.7, 15_000.0), score(12_345.6)] == ["14,999.7", "12,346"]
+
+
+def test_a_long_curve_is_as_fine_early_as_late_and_ends_with_the_newest_row(tmp_path: Path) -> None:
+    sink = JsonlSink(tmp_path / "worker-0.jsonl")
+    curve = Curve(tmp_path / "worker-0.jsonl")
+    points = curve.points
+
+    def write(n: int) -> None:
+        sink.write(n, {"wall_s": n, "cluster/mean_return_100": n})
+
+    for n in range(1, 30_001):
+        write(n)
+        if n % 37 == 0:
+            curve.update()
+            assert points[-1] == (n, n, n)
+    gaps = np.diff([point.env_steps for point in points])
+    assert 0 < min(gaps) <= max(gaps) < 30_000 / 200
+    kept = [point for point in points if point.env_steps <= 20_000]
+    sink.restart(20_000)
+    for n in (20_001, 20_002):
+        write(n)
+        curve.update()
+        assert points == [*kept, (n, n, n)]
 
 
 def test_a_new_ps_start_begins_where_the_chief_restored(tmp_path: Path) -> None:

@@ -230,10 +230,14 @@ class Point(NamedTuple):
 
 
 class Curve:
-    """The cluster's mean return over a whole run, oldest first, read incrementally."""
+    """The cluster's mean return over a whole run, oldest first, read incrementally.
+
+    The points are every n-th row (`_every`) and the newest one.
+    """
 
     def __init__(self, path: Path) -> None:
         self.points: list[Point] = []
+        self._every, self._since = 1, 0  # rows, and those since the last n-th one
         self._follower = LineFollower(path)
         self.update()
 
@@ -245,10 +249,15 @@ class Curve:
             if isinstance(steps, int):
                 while self.points and self.points[-1].env_steps > steps:
                     self.points.pop()
+                    self._since = 0
                 if wall_s is not None and "cluster/mean_return_100" in row:
+                    if self._since:
+                        self.points.pop()
+                    self._since = (self._since + 1) % self._every
                     self.points.append(Point(steps, wall_s, row["cluster/mean_return_100"]))
-            if len(self.points) > 2000:
-                self.points[:-1] = self.points[:-1:2]
+            if len(self.points) > 2000 and not self._since:
+                del self.points[1::2]
+                self._every *= 2
 
 
 def seconds_to_goal(goal: float, mean: float, points: Sequence[Point]) -> float | None:
