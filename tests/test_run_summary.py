@@ -297,16 +297,18 @@ with rundir.hold(run.path), Interruption() as interruption:
 """
 
 
-@pytest.mark.parametrize("is_paused", [False, True])
-def test_stop_ends_even_the_last_games(tmp_path: Path, python: Python, is_paused: bool) -> None:
+@pytest.mark.parametrize("state", ["playing", "paused", "the evaluator plays too"])
+def test_stop_ends_even_the_last_games(tmp_path: Path, python: Python, state: str) -> None:
     made = pole(tmp_path, "done", max_env_steps=900)
     made.checkpoint(900, 20.0, reason="max_env_steps")
+    if state == "the evaluator plays too":  # without it the launcher goes on to the last games
+        made.process("evaluator-0", keeper=identify(python("import time; time.sleep(200)").pid))
     started = tmp_path / "started"
     games = f"import pathlib, time\npathlib.Path({str(started)!r}).touch()\ntime.sleep(200)"
     (tmp_path / "evaluate.py").write_text(games)
     launcher = python(LAST_GAMES, str(made.run.path))
     wait_until(started.exists, "the games")
-    if is_paused:  # by Ctrl-Z, so the games too
+    if state == "paused":  # by Ctrl-Z, so the games too
         for pid in (launcher.pid, *children(launcher.pid)):
             os.kill(pid, signal.SIGSTOP)
     assert ended(0, launch_cluster.main, "stop", str(made.run.path)).out == "run is stopped\n"

@@ -114,7 +114,6 @@ def stop(arguments: argparse.Namespace) -> None:
     if alive:
         _signal_launcher(found, signal.SIGCONT)  # Ctrl-Z may have paused it
     elif rundir.is_held(found.path):
-        _refuse_remote("stop", records)
         _end_launcher(found)
     else:
         ended = near_end.end_remote(found, now=arguments.now)
@@ -132,6 +131,8 @@ def stop(arguments: argparse.Namespace) -> None:
     deadline = time.monotonic() + 10.0  # for the launcher or the cockpit to write the summary
     while rundir.is_held(found.path) and time.monotonic() < deadline:
         time.sleep(0.05)
+    if rundir.is_held(found.path):  # it plays the last games, if only the evaluator was left
+        _end_launcher(found)
     near_end.end_remote(found, now=arguments.now)
     _refuse_remote("stop", process_records.read_records(found.path))
     away = [p.name for p in reading.read(found).processes if p.state == "elsewhere"]
@@ -148,6 +149,7 @@ def stop(arguments: argparse.Namespace) -> None:
 
 def _end_launcher(run: RunDir) -> None:
     """End the launcher of a run that has no processes yet, or that plays its last evaluation."""
+    _refuse_remote("stop", process_records.read_records(run.path))
     launcher, what = _signal_launcher(run, signal.SIGTERM), f"the launcher of {run.name}"
     if launcher is None:
         if rundir.is_held(run.path):
