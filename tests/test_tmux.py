@@ -5,10 +5,8 @@ import json
 import os
 import shutil
 import sys
-import time
 import uuid
 from collections.abc import Iterator
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from unittest import mock
@@ -20,7 +18,7 @@ from libtmux import Server
 
 import launch_cluster
 from a3c.cluster.plan import Plan
-from a3c.launch import tmux
+from a3c.launch import run_summary, tmux
 from a3c.launch.tmux import Pane
 from a3c.run import rundir
 from a3c.run.rundir import RunDir
@@ -205,18 +203,21 @@ def test_the_launcher_holds_a_run_until_its_panes_are_open(
     flags = ("--env-id", "CartPole-v1", "--mode", "tmux", "--run-dir", str(path))
     assert launch_cluster.main(flags) == 0
     start.assert_called_once()
-    with ThreadPoolExecutor() as pool:
-        with rundir.hold(path):
-            taken = pool.submit(take, path)
-            time.sleep(0.2)
-            assert not taken.done()
-        assert taken.result(timeout=20)
+    supervise = mock.Mock(side_effect=lambda *_: not rundir.is_held(path))
+    monkeypatch.setattr(run_summary, "supervise", supervise)
+    seconds = 0
 
+    def sleep(_: float) -> None:
+        nonlocal seconds
+        seconds += 1
+        if seconds == 120:  # of 64 workers on a busy machine
+            launcher.close()
 
-def take(path: Path) -> bool:
-    """As the cockpit does."""
-    with rundir.hold(path, wait_s=10.0):
-        return rundir.is_held(path)
+    with contextlib.ExitStack() as launcher:
+        launcher.enter_context(rundir.hold(path))
+        monkeypatch.setattr(rundir, "time", mock.Mock(sleep=sleep, monotonic=lambda: seconds))
+        assert launch_cluster.main(["cockpit", str(path)]) == 0
+    supervise.assert_called_once()
 
 
 @pytest.mark.parametrize(

@@ -318,7 +318,7 @@ def cockpit(arguments: argparse.Namespace) -> int:
         found = rundir.find(arguments.run)
         config, plan = rundir.read_config(found), Plan.load(found)
         keepers = supervisor.RecordedKeepers(found, partial(tmux.restart, found))
-        with rundir.hold(found.path, wait_s=10.0):  # the launcher holds it while it opens panes
+        with rundir.hold(found.path, wait_s=300.0):  # until the launcher has opened all panes
             return run_summary.supervise(plan, keepers, found, config, interruption)
 
 
