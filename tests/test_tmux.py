@@ -93,6 +93,23 @@ def test_the_cockpit_starts_keepers_in_its_own_session_also_under_another_name(
     assert "worker-1" in listed(server, "#{@a3c_title}")
 
 
+def test_panes_run_on_the_launchers_cores(server: Server, tmp_path: Path) -> None:
+    """As `taskset -c 0 python launch_cluster.py` asks, where the tmux server may use all."""
+    before = os.sched_getaffinity(0)
+    code = "import os, time; print(os.sched_getaffinity(0), flush=True); time.sleep(600)"
+    panes = [Pane(title, (sys.executable, "-c", code)) for title in ("cockpit", "ps-0")]
+    try:
+        os.sched_setaffinity(0, {max(before)})
+        opened(server, tmp_path, *panes)
+        tmux.start_again(server, not_none(tmux.find_session(server, "run")), panes[1])
+    finally:
+        os.sched_setaffinity(0, before)
+    for pane in listed(server, "#{pane_id}"):
+        capture = ("capture-pane", "-p", "-t", pane)
+        wait_until(lambda: server.cmd(*capture).stdout[0], "its cores", 20.0)  # noqa: B023
+        assert server.cmd(*capture).stdout[0] == f"{{{max(before)}}}"
+
+
 def test_runs_of_any_name_have_sessions_of_their_own(server: Server, tmp_path: Path) -> None:
     def options() -> list[list[str]]:
         return [server.cmd("show-options", flag).stdout for flag in ("-g", "-gw")]
