@@ -17,6 +17,7 @@ import json
 import logging
 import math
 import re
+import shlex
 import sys
 import time
 from collections.abc import Callable, Sequence
@@ -168,7 +169,8 @@ def _keep(mine: list[Process], planned: Plan, config: Config, chosen: argparse.N
             log.info("%s", run_summary.opening(run, config, chosen.preset, planned).splitlines()[0])
             log.info("%s", run_summary.sharing(config))
             if config.run.patience and EVALUATOR not in [process.name for process in mine]:
-                wanted = f"start `keep {EVALUATOR}` on this directory if nothing else does"
+                follow = f"{console.command('evaluate.py')} {shlex.quote(str(run.path))} --follow"
+                wanted = f"start `{follow}` if nothing else does"
                 log.info("--patience counts the scores of %s: %s", EVALUATOR, wanted)
             outcome = PartSupervisor(mine, run, interruption).run()
         return run_summary.conclude(run, config, outcome, interruption)
