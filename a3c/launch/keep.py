@@ -223,7 +223,7 @@ def compose(
     """Print a compose file; each process is a service and a host with the process's name."""
     for flag, given, why in (
         ("--hosts", chosen.hosts, "is for one host"),
-        ("--resume", chosen.resume, "resumes its run whenever it is started again"),
+        ("--resume", chosen.resume, "resumes its run until that is over (docker/README.md)"),
         ("--dry-run", chosen.dry_run, "is only printed"),
     ):
         if given:
