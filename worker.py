@@ -60,7 +60,7 @@ def run(cluster: Cluster, task: Task, config: Config, run_dir: Path) -> int:
     processes = len(cluster.ps) + len(cluster.workers)
     with start_in_order(run_dir / "processes", first=first, processes=processes):
         import_tensorflow()  # takes seconds, so only after the arguments were checked
-    log.info("TensorFlow is there, %.1f s after the start", time.monotonic() - STARTED)
+    log.info("TensorFlow imported, %.1f s after the start", time.monotonic() - STARTED)
     try:
         if task.job == "ps":
             from a3c.server.serving import serve

@@ -337,7 +337,7 @@ def closing(run: RunDir, summary: dict[str, Any], pictures: list[str]) -> str:
             ("go on with", f"{command('launch_cluster.py')} --resume --run-dir {here}{more}"),
             ("evaluate", f"{command('evaluate.py')} {here}"),
         ]
-    rows.append(("look closer", f"{command('tensorboard')} --logdir {events}"))
+    rows.append(("TensorBoard", f"{command('tensorboard')} --logdir {events}"))
     word = "solved" if summary["solved"] else summary["state"]
     done = f"{word}: {summary['env_steps']:,} env steps in {summary['wall_s']:,.0f} s"
     head = f"\n{done}, {summary['env_steps_per_s']:,.0f} env steps/s"

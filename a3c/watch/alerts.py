@@ -105,7 +105,7 @@ def _late(status: Status) -> Iterator[str]:
         yield f"{_listed(list(silent))}: no heartbeat for {duration(max(silent.values()))}"
     age_s, limit_s = status.metrics_age_s, fresh_s(status.metrics_interval_s)
     if is_running and age_s is not None and age_s > limit_s:
-        yield f"the figures are {duration(age_s)} old: {CHIEF} has written none since"
+        yield f"the metrics are {duration(age_s)} old: {CHIEF} has written no row since"
     starts = any(p.state == "starting" for p in status.processes)  # that slows all others down
     share = None if starts else status.exchange_share
     if share is not None and share > 0.5:

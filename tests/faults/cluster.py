@@ -189,7 +189,7 @@ class Cluster:
             wait_until(lambda: self.trains(name, lives), f"{name} after {fault}")  # noqa: B023
         took_s = time.monotonic() - before.monotonic
         said = "".join(self.said_since(name, before) for name in before.logged)
-        imports_s = re.findall(r"TensorFlow is there, ([\d.]+) s after", said)
+        imports_s = re.findall(r"TensorFlow imported, ([\d.]+) s after", said)
         import_s = max(map(float, imports_s), default=0.0)
         report(fault, took_s, import_s)
         limit_s = import_s + RECOVERY_S * max(1.0, import_s / USUAL_IMPORT_S)
