@@ -121,7 +121,7 @@ def every_run(rows: Rows) -> list[str]:
             (run, steps, mean, score, hours, last["workers"], len(trained), afresh, machines)
         )
     titles = ("run", "env steps", "in training", "100 games", "hours", "workers")
-    more = ("sessions", "optimizer afresh", "machine")
+    more = ("sessions", "optimizer reset", "machine")
     return machine.table((*titles, *more), lines) if lines else [NOT_YET]
 
 

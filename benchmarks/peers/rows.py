@@ -77,7 +77,8 @@ def summary(rows: Sequence[Row]) -> list[str]:
         if one.peer != OURS and one.ratio is not None:
             ratio = f"{one.ratio:.2f} ({min(one.ratios):.2f} to {max(one.ratios):.2f})"
         found.append((one.peer, describe(one.settings), speed, ratio))
-    titles = ("program", "settings", "env steps/s, median (range)", "ours ÷ it (range of pairs)")
+    factor = "ours is faster by a factor of (range of pairs)"
+    titles = ("program", "settings", "env steps/s, median (range)", factor)
     lines = machine.table(titles, found)
     failed = [row for row in rows if not row.env_steps]
     lines += [f"\nfailed: {row.peer} in pair {row.pair}: {row.note}" for row in failed]
