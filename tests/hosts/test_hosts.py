@@ -221,7 +221,7 @@ def test_stop_ends_everything_everywhere(net: Net, cluster: Launcher) -> None:
 def test_a_resumed_run_uses_the_same_hosts(net: Net) -> None:
     """Without `--hosts`: the run knows its own."""
     flags = ("--stop-at-return", "60", "--mode", "child", "--run-dir", "runs/mine", "--resume")
-    done = net.launch(*flags, "--max-workers", "none", "--wrapper")
+    done = net.launch(*flags, "--max-workers", "none")
     assert "gamma  10.77.0.3  worker-2" in done.stderr
     summary = json.loads(net.run.summary.read_text())
     assert (summary["state"], summary["solved"]) == ("done", True)
