@@ -112,6 +112,30 @@ def test_keywords_reach_the_environment() -> None:
         assert made.step(made.action_space.sample())[1].tolist() == [0, 0]
 
 
+class Pops(gymnasium.Wrapper[Any, Any, Any, Any]):
+    def __init__(self, env: Any, sizes: list[int]) -> None:
+        super().__init__(env)
+        self.size = sizes.pop()
+
+
+def test_each_copy_gets_the_arguments_as_given_also_if_others_change_theirs() -> None:
+    def popping(config: dict[str, int]) -> Echo:
+        return Echo(spaces.Box(-1.0, 1.0, (config.pop("size", 5),)))
+
+    def alone(num_envs: int, config: dict[str, int]) -> Any:
+        return SyncVectorEnv([lambda: popping(config)] * num_envs)
+
+    gymnasium.register("Popping-v0", popping)  # type: ignore[arg-type]
+    gymnasium.register("Alone-v0", vector_entry_point=alone)  # type: ignore[arg-type]
+    given: dict[str, Any] = {"env_kwargs": {"config": {"size": 9}}}
+    seen = [make("Alone-v0", 1, **given).single_observation_space for _ in range(2)]
+    assert seen == [spaces.Box(-1.0, 1.0, (9,))] * 2
+    given["wrapper"] = ({"name": f"{__name__}:Pops", "sizes": [6]},)
+    made = make("Popping-v0", 3, **given)
+    assert made.single_observation_space == seen[0]
+    assert made.get_attr("size") == (6, 6, 6)
+
+
 def test_each_step_of_each_copy_is_a_heartbeat() -> None:
     beats: list[None] = []
     copies = environments.make_vec("MountainCar-v0", 8, EnvConfig())

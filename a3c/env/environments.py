@@ -1,12 +1,12 @@
 """The basis of `envs.py`: find environments, make them, and check them for the cluster."""
 
 import contextlib
+import copy
 import difflib
 import importlib.util
 import logging
 import re
 from collections.abc import Callable, Iterator, Sequence
-from functools import partial
 from typing import Any
 
 import gymnasium
@@ -91,12 +91,14 @@ def make_vec(env_id: str, num_envs: int, config: EnvConfig, render_mode: str | N
         single_only = render_mode or config.wrapper or spec.additional_wrappers
         if spec.vector_entry_point and not single_only:
             try:
-                return gymnasium.make_vec(env_id, num_envs, "vector_entry_point", **keywords)
+                own = copy.deepcopy(keywords)  # an environment may change its arguments
+                return gymnasium.make_vec(env_id, num_envs, "vector_entry_point", **own)
             except TypeError:  # it doesn't take one of the keywords
                 if spec.entry_point is None:
                     raise
-        one = partial(gymnasium.make, env_id, **keywords)
-        return wrappers.Copies(one, num_envs, config.wrapper)
+        return wrappers.Copies(
+            lambda: gymnasium.make(env_id, **copy.deepcopy(keywords)), num_envs, config.wrapper
+        )
     except MISSING as error:
         raise UserError(_explain_missing(error, env_id)) from error
 

@@ -87,7 +87,7 @@ def _wrap(env: Env, name: str, **arguments: Any) -> Env:
     subject = f"wrapper {name}"
     wrapper = user_code.find(name, subject, "Wrapper")
     with user_code.as_user_error(subject):
-        wrapped = wrapper(env, **arguments)
+        wrapped = wrapper(env, **copy.deepcopy(arguments))
     if not isinstance(wrapped, gymnasium.Env):
         made = user_code.kind_of(wrapped)
         raise UserError(f"{subject} gave {made}: let it be a gymnasium.Wrapper")
