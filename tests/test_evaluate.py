@@ -3,6 +3,7 @@
 import contextlib
 import json
 import os
+import random
 import shutil
 import signal
 import subprocess
@@ -13,9 +14,11 @@ from pathlib import Path
 from typing import Any
 from unittest import mock
 
+import gymnasium
 import numpy as np
 import psutil
 import pytest
+from gymnasium.spaces import Box, Discrete
 from matplotlib import image
 
 import envs
@@ -80,6 +83,28 @@ def test_the_same_seed_gives_the_same_games_and_another_does_not(trained: Path) 
     assert first["returns"] == again["returns"] != other["returns"]
     assert first["episodes"] == len(first["returns"]) == 5
     assert first["min"] <= first["ci95"][0] <= first["mean"] <= first["ci95"][1] <= first["max"]
+
+
+class Luck(gymnasium.Env[Any, Any]):
+    """The reward of a game's only step is drawn from the global generators."""
+
+    observation_space, action_space = Box(-1.0, 1.0, (2,)), Discrete(2)
+
+    def reset(self, *, seed: int | None = None, options: Any = None) -> Any:
+        return np.zeros(2, np.float32), {}
+
+    def step(self, _: Any) -> Any:
+        reward = random.gauss(0.0, 1.0) + np.random.random()
+        return np.zeros(2, np.float32), reward, True, False, {}
+
+
+def test_a_seed_settles_also_what_is_drawn_from_global_generators(tmp_path: Path) -> None:
+    with mock.patch.dict(gymnasium.registry):
+        gymnasium.register("Luck-v0", Luck)  # type: ignore[arg-type]
+        config = untrained(tmp_path, env_id="Luck-v0").config
+        setups = [EvaluationSetup(config, envs.make, model.build, 1, block=at) for at in (7, 7, 8)]
+        first, again, other = (setup.play(tmp_path / "7", 3) for setup in setups)
+    assert first == again != other
 
 
 def test_the_confirming_games_can_be_played_again(trained: Path) -> None:

@@ -2,6 +2,7 @@
 
 import copy
 import itertools
+import random
 from collections.abc import Iterator, Sequence
 from typing import Any
 from unittest import mock
@@ -14,6 +15,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from a3c.config import LearningConfig, user_code
+from a3c.env import seeding
 from a3c.errors import PlayError
 from a3c.learn.returns import gae, n_step, return_deviation
 from a3c.learn.rollout import Autoreset, EnvironmentErrors, FixedStepReturns, Player, Rollout
@@ -353,6 +355,13 @@ def chosen_actions(epsilon: float) -> np.ndarray:
     rollout = next(play(games, AutoresetMode.SAME_STEP, rollout_length=250, epsilon=epsilon))
     assert (rollout.epsilon == epsilon).all()
     return rollout.actions.ravel()
+
+
+def test_the_seed_reaches_the_global_generators_and_only_environments_draw_from_them() -> None:
+    next(play([[Script((1.0,))] * 9] * 2, AutoresetMode.SAME_STEP, epsilon=0.5))
+    drawn = random.gauss(0.0, 1.0), np.random.random()
+    seeding.seed_global_generators(1)
+    assert drawn == (random.gauss(0.0, 1.0), np.random.random())
 
 
 def test_epsilon_replaces_that_share_of_actions_by_any_equally_often() -> None:

@@ -8,6 +8,9 @@ starts again at another env step gets a block from another start, which rarely o
 """
 
 import hashlib
+import random
+
+import numpy as np
 
 from a3c.config import MAX_ENVS
 
@@ -26,6 +29,12 @@ def training_seed(run_seed: int, worker: int, resumed_at: int = 0) -> int:
 def evaluation_seed(run_seed: int, block: int = 0) -> int:
     """The first of the `BLOCK` seeds of evaluations; other blocks have other games."""
     return _HALF + _block(run_seed, block % MAX_BLOCKS, "evaluation")
+
+
+def seed_global_generators(seed: int) -> None:
+    """Seed `random` and `np.random`, from which some environments draw, and nothing here."""
+    random.seed(seed)
+    np.random.seed(seed)
 
 
 def _block(run_seed: int, index: int, purpose: str) -> int:

@@ -12,7 +12,7 @@ from gymnasium.vector import AutoresetMode, VectorEnv
 
 from a3c.config import Config, LearningConfig
 from a3c.config.user_code import describe
-from a3c.env import wrappers
+from a3c.env import seeding, wrappers
 from a3c.errors import PlayError, UserError
 from a3c.learn.returns import RETURN_STATISTICS_SIZE, discounted_so_far, n_step, return_deviation
 from a3c.net.observations import channels_last, channels_last_space
@@ -177,6 +177,7 @@ class Player:
         self._rng = np.random.default_rng([seed, 1])  # the first environment uses `seed` itself
         self._environment_errors = EnvironmentErrors()
         self._autoreset = Autoreset(envs)
+        seeding.seed_global_generators(seed)
         with self._environment_errors:
             observations, info = envs.reset(seed=seed)
         self._shape = np.shape(observations)

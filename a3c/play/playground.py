@@ -69,6 +69,7 @@ class EvaluationSetup:
     def played_steps(self, envs: Envs, agent: Agent, games: GameScores) -> Iterator[PlayedStep]:
         """Play until `games` are over; each step is taken when the next one is requested."""
         reset = Autoreset(envs)
+        seeding.seed_global_generators(self.seed)
         with EnvironmentErrors():
             observations, _ = envs.reset(seed=self.seed)
         state = agent.initial_state(envs.num_envs)
