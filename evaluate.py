@@ -146,25 +146,29 @@ def play(source: Source, arguments: argparse.Namespace) -> int:
     from a3c.env import environments
 
     setup = evaluation_setup(source.config, arguments)
-    with console.stdout_apart() as stdout, contextlib.ExitStack() as stack:
+    with console.stdout_apart() as stdout:
         if arguments.watch:
             return watch(source, setup, arguments, stdout)
         # First, so that an environment that can't be rendered is refused before twenty games.
-        film = None
+        agent = None
         if arguments.record:
             from a3c.play.show import find_ffmpeg, record
 
             find_ffmpeg()
-            rendered = stack.enter_context(environments.closing(setup.rendered_env()))
-            film = rendered, setup.agent(rendered, source.path)  # a live run prunes checkpoints
+            with environments.closing(setup.rendered_env()) as rendered:
+                agent = setup.agent(rendered, source.path)  # now: a live run prunes checkpoints
         with console.ProgressLine() as progress:
             games = setup.play(source.path, arguments.episodes, progress.played)
         report(source, setup, games, arguments.json, stdout)
-        if film is not None:
-            with console.ProgressLine() as progress:
+        if agent is not None:
+            with (
+                environments.closing(setup.rendered_env()) as rendered,
+                console.ProgressLine() as progress,
+            ):
                 path = record(
                     setup,
-                    *film,
+                    rendered,
+                    agent,
                     arguments.record,
                     step=source.manifest.step,
                     file_format=arguments.format,

@@ -107,6 +107,32 @@ def test_a_seed_settles_also_what_is_drawn_from_global_generators(tmp_path: Path
     assert first == again != other
 
 
+class Single(Luck):
+    """Only one can exist in a process, as in stable-retro."""
+
+    metadata = {"render_modes": ["rgb_array"], "render_fps": 9}  # noqa: RUF012
+    exists = False
+
+    def __init__(self, render_mode: str | None = None) -> None:
+        assert not Single.exists
+        Single.exists, self.render_mode = True, render_mode
+
+    def render(self) -> Any:
+        return np.zeros((32, 32, 3), np.uint8)
+
+    def close(self) -> None:
+        Single.exists = False
+
+
+def test_one_copy_at_a_time_plays_where_a_worker_has_one(tmp_path: Path) -> None:
+    with mock.patch.dict(gymnasium.registry):
+        gymnasium.register("Single-v0", Single)  # type: ignore[arg-type]
+        untrained(tmp_path, env_id="Single-v0", envs_per_worker=1)
+        film = ["--record", str(tmp_path / "film.gif")]
+        assert len(result(str(tmp_path / "7"), "--episodes", "3", *film)["returns"]) == 3
+    assert (tmp_path / "film.gif").exists()
+
+
 def test_the_confirming_games_can_be_played_again(trained: Path) -> None:
     """The chief's fork plays the same games with the same weights as another process does."""
     path = [*checkpoint.by_step(trained / "checkpoints").values()][-1]

@@ -11,7 +11,7 @@ from a3c.cluster.topology import EVALUATOR
 from a3c.env import environments
 from a3c.errors import A3CError, reason_of
 from a3c.play import locate
-from a3c.play.playground import MAX_ENVS, EvaluationSetup, GameScores, load, summarise
+from a3c.play.playground import EvaluationSetup, GameScores, load, summarise
 from a3c.play.show import evaluator_window, record
 from a3c.play.window import Window
 from a3c.process.console import count
@@ -38,7 +38,7 @@ class Evaluator:
         events = TensorBoardSink(run.path / "events" / EVALUATOR)
         self._sinks = JsonlSink(run.metrics(EVALUATOR)), events
         self._heartbeat = Heartbeat()
-        self._envs = setup.envs(min(episodes, MAX_ENVS))
+        self._envs = setup.envs(episodes)
         environments.beat_with_steps(self._envs, self._heartbeat.beat)
         self._agent = setup.agent(self._envs)
         self._best = locate.find_best(run)

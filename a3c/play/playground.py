@@ -60,9 +60,10 @@ class EvaluationSetup:
         """The first seed to play with; training never uses these seeds."""
         return seeding.evaluation_seed(self.run_seed, self.block)
 
-    def envs(self, num_envs: int) -> Envs:
-        """`num_envs` copies of the environment; the caller closes them."""
+    def envs(self, episodes: int) -> Envs:
+        """Copies to play `episodes` games, at most as many as a worker has; the caller closes."""
         config = self._whole_games
+        num_envs = min(episodes, MAX_ENVS, config.envs_per_worker or MAX_ENVS)
         with EnvironmentErrors():
             return self.make_envs(config.env_id, num_envs, self.seed, config, None)
 
@@ -93,7 +94,7 @@ class EvaluationSetup:
 
         After every step `on_step` gets the games that have ended, `episodes`, and the env steps.
         """
-        with environments.closing(self.envs(min(episodes, MAX_ENVS))) as envs:
+        with environments.closing(self.envs(episodes)) as envs:
             agent, games = self.agent(envs, directory), GameScores(episodes, envs.num_envs)
             for number, _ in enumerate(self.played_steps(envs, agent, games), 1):
                 on_step(games.num_ended, episodes, number * envs.num_envs)
