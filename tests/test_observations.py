@@ -33,6 +33,8 @@ SHAPES: list[tuple[Box, tuple[int, ...], tuple[int, ...], tuple[int, ...]]] = [
     (Box(-np.inf, np.inf, (5, 5, 1), np.float32), (0, 1, 2), (5, 5, 1), (5, 5, 1)),
     (Box(-np.inf, np.inf, (9, 9, 3), np.int8), (0, 1, 2), (9, 9, 3), (9, 9, 3)),
     (Box(-np.inf, np.inf, (9, 9, 3), np.int32), (0, 1, 2), (9, 9, 3), (9, 9, 3)),  # not scaled
+    (Box(0.0, 1.0, (8, 8, 12), np.float32), (0, 1, 2), (8, 8, 12), (8, 96, 1)),  # chess
+    (Box(0.0, 1.0, (17, 9, 9), np.float32), (1, 2, 0), (9, 9, 17), (9, 153, 1)),  # Go
     (VECTOR, (0,), (4,), ()),
     (MATRIX, (0, 1), (6,), ()),
     (Box(-1.0, 1.0, (), np.float32), (), (1,), ()),

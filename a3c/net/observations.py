@@ -1,9 +1,11 @@
 """Prepare observations for networks: images in 0..1 with channels last, others as flat float32.
 
-A Box of three or four dimensions is an image, and so is a two-dimensional Box of uint8. Channels
-are the shorter of a frame's first and last axes (the last axis if both are equal). The first axis
-of a four-dimensional Box is a stack of frames, which is folded into the channels, oldest frame
-first. Images are divided by the highest value of their space. Every other Box becomes `[features]`.
+A Box of three or four dimensions is an image, and so is a two-dimensional Box of uint8. If a frame
+has two equal axes beside each other, such as the sides of a board, its channels are the third.
+Otherwise they are the shorter of the first and last axes (the last axis if both are equal). The
+first axis of a four-dimensional Box is a stack of frames, which is folded into the channels, oldest
+frame first. Images are divided by the highest value of their space. Every other Box becomes
+`[features]`.
 
 `a3c.env.spaces` packs observations of several parts into one vector: `prepare` prepares each part
 and leaves the action mask out, and `split` gives the image and the vector to the network.
@@ -28,7 +30,10 @@ MIN_COUNT = 100
 
 def channels_first(space: Box) -> bool:
     """Whether the frames of an image space are `[channels, height, width]`."""
-    return len(space.shape) > 2 and space.shape[-3] < space.shape[-1]
+    if len(space.shape) < 3:
+        return False
+    first, middle, last = space.shape[-3:]
+    return first < last if middle not in (first, last) else middle == last != first
 
 
 def prepared_shape(space: Box) -> tuple[int, ...]:
