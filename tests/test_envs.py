@@ -12,7 +12,7 @@ from gymnasium import spaces
 from gymnasium.vector import AutoresetMode, SyncVectorEnv, VectorEnv
 
 import envs
-from a3c.config import EnvConfig
+from a3c.config import EnvConfig, user_code
 from a3c.env import environments
 from tests import Patch, refused
 
@@ -188,6 +188,12 @@ def test_a_users_environment_is_found_in_this_folder(here: Path) -> None:
     refused("env_id", make, ".:Mine-v0")
     (here / "examples").mkdir()  # hides none of ours
     assert make("examples.memory:Memory-v0")
+
+
+def test_errors_in_files_beside_ours_have_their_place(here: Path, monkeypatch: Patch) -> None:
+    monkeypatch.setattr(user_code, "REPOSITORY", here)
+    (here / "someones.py").write_text("import json\njson.loads('{')\n")
+    refused("someones.py:2: JSONDecodeError", make, "someones:Mine-v0")
 
 
 def test_check_returns_the_spaces_and_closes() -> None:

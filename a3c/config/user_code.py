@@ -180,7 +180,7 @@ def _place(error: BaseException) -> tuple[Path, int] | None:
         if not path.is_file() or any(path.resolve().is_relative_to(lib) for lib in _LIBRARIES):
             continue
         # envs.py and model.py call the user's code; they count only if they raised the error.
-        if number and path.resolve().parent == REPOSITORY:
+        if number and path.resolve().parent == REPOSITORY and path.stem in _OURS:
             continue
         return path, frame.lineno or 0
     return None
