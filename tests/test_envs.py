@@ -194,6 +194,9 @@ def test_errors_in_files_beside_ours_have_their_place(here: Path, monkeypatch: P
     monkeypatch.setattr(user_code, "REPOSITORY", here)
     (here / "someones.py").write_text("import json\njson.loads('{')\n")
     refused("someones.py:2: JSONDecodeError", make, "someones:Mine-v0")
+    (here / "someones_too.py").write_text("import envs.world\n")
+    said = "'envs' is not a package; a3c-cluster has a module envs too: rename yours"
+    refused(said, make, "someones_too:Mine-v0")
 
 
 def test_check_returns_the_spaces_and_closes() -> None:

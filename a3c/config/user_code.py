@@ -132,6 +132,8 @@ def _refusal(name: str, subject: str, error: BaseException) -> UserError:
     if isinstance(error, ModuleNotFoundError):
         package = (error.name or "").partition(".")[0]
         remedy = f"install it ({console.command('pip')} install {package}), or fix the import"
+        if package in _OURS:
+            remedy = f"a3c-cluster has a module {package} too: rename yours, or fix the import"
         if name.startswith(error.name or " "):
             remedy = f"give a module that Python finds from {Path.cwd()}"
     return UserError(f"{subject}: importing {name} failed: {describe(error)}; {remedy}")
