@@ -189,7 +189,7 @@ def test_infos_hold_anything_in_each_copy_and_step() -> None:
         {"distance": "far", "found": None, "path": np.zeros((2, 2)), 7: [1], "team": {}},
     ]
     told[0] |= {"seen": 10**30, "_seen": 0, "raw_rewards": 7}
-    told[1] |= {"seen": 10**400}
+    told[1] |= {"seen": 10**400, "task/success": True, "task": {"success": 5}}
     infos = iter(told)
 
     class InfoEnv(ScriptedEnv):
@@ -212,5 +212,6 @@ def test_infos_hold_anything_in_each_copy_and_step() -> None:
     assert found("at") == [[4.0], []]
     assert found("at/x") == [[], [1.0]]
     assert found("team/score") == [[2.0], [3.0]]
+    assert found("task/success") == [[1.0], []]
     assert found("seen") == [[1e30], []]
     assert wrappers.raw(first, np.ones(2), np.zeros(2))[0].tolist() == [1.0, 1.0]

@@ -122,17 +122,17 @@ class EnvironmentErrors(AbstractContextManager[Any, None]):
 def info_numbers(
     info: dict[str, Any], name: str, done: np.ndarray, played: np.ndarray
 ) -> Iterator[float]:
-    """The finite numbers called `name` in the info of a step; `a/b` is b in the table a.
+    """The finite numbers called `name` in the info of a step; `a/b` may also be b in the table a.
 
     Environments that only reset in this step don't count. An environment that ended and was reset
     in the same step has its numbers in `final_info`; ale-py gives none for such a step.
     """
-    *tables, key = name.split("/")
     final = info.get("final_info", {} if "final_obs" in info else None)
     if final is not None and not isinstance(final, dict):  # the environment's own entry
         final = {}
     places = [(info, played)] if final is None else [(final, done), (info, played & ~done)]
     for source, rows in places:
+        *tables, key = [name] if name in source else name.split("/")
         for table in tables:
             inner = source.get(table)
             source = inner if isinstance(inner, dict) else {}
