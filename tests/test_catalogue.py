@@ -1,5 +1,6 @@
 """What the launcher shows and says: presets, config, envs, help, warnings, hints, the version."""
 
+import argparse
 import re
 import sys
 import tomllib
@@ -10,7 +11,7 @@ import pytest
 
 import a3c
 import launch_cluster
-from a3c.config import command_line, options
+from a3c.config import Config, NetworkConfig, command_line, options
 from a3c.errors import UserError
 from a3c.process import console
 from a3c.run import rundir
@@ -111,6 +112,14 @@ def test_a_preset_for_another_task_gives_a_warning(caplog: Log) -> None:
 def test_flags_without_effect_are_warned_of(words: list[str], idle: list[str], caplog: Log) -> None:
     assert launch_cluster.main([*DRY_RUN, "CartPole-v1", *words]) == 0
     assert re.findall(r"warning: (\S+) does nothing here: it is for ", caplog.text) == idle
+
+
+def test_a_network_added_to_model_py_may_be_an_mlp() -> None:
+    given = argparse.Namespace(**{"config.hidden_sizes": ["8"]})
+    for name, is_idle in (("mine", False), ("nature", True)):
+        chosen = Config(network=NetworkConfig(network=name))
+        lines = command_line.unused_flags(given, chosen, is_atari=False, has_box_actions=False)
+        assert bool(lines) == is_idle
 
 
 def test_a_run_whose_preset_is_gone_goes_on(tmp_path: Path) -> None:

@@ -248,7 +248,7 @@ def unused_flags(
         "Box actions": has_box_actions,
         "Adam": learning.optimizer == "adam",
         "RMSProp": learning.optimizer == "rmsprop",
-        "mlp": network.startswith("mlp") or network == "auto" or ":" in network,
+        "mlp": network not in ("a3c-ff", "a3c-lstm", "nature", "universe", "universe-ff"),
         "--learning-rate-schedule linear": learning.learning_rate_schedule == "linear",
         "a run without --learning-rate-range": not learning.learning_rate_range,
         "--return-steps": learning.return_steps is not None,
