@@ -145,8 +145,8 @@ def play(source: Source, arguments: argparse.Namespace) -> int:
     import_tensorflow()
     from a3c.env import environments
 
-    setup = evaluation_setup(source.config, arguments)
     with console.stdout_apart() as stdout:
+        setup = evaluation_setup(source.config, arguments)
         if arguments.watch:
             return watch(source, setup, arguments, stdout)
         # First, so that an environment that can't be rendered is refused before twenty games.

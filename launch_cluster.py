@@ -130,9 +130,9 @@ def complete(line: str, point: str) -> int:
 
 
 def _check_environment(settings: EnvConfig) -> None:
-    import envs  # imports Gymnasium: too slow for the verbs, and only the chief's host needs it
+    with undo_changes(), console.stdout_apart():
+        import envs  # imports Gymnasium: too slow for the verbs; only the chief's host needs it
 
-    with undo_changes():
         envs.check(settings)
 
 
@@ -283,10 +283,11 @@ def _plan(
 
     Settings that can't work are refused; unused flags and possible problems are only warnings.
     """
-    import envs
     from a3c.env import atari
 
-    with undo_changes():
+    with undo_changes(), console.stdout_apart():  # a plan may be printed as JSON
+        import envs
+
         observations, actions = envs.check(config.env)
         for own in config.run.callback:
             callbacks.find(**own)

@@ -122,6 +122,18 @@ def test_a_network_added_to_model_py_may_be_an_mlp() -> None:
         assert bool(lines) == is_idle
 
 
+def test_what_is_printed_at_import_stays_out_of_plans(here: Path, monkeypatch: Patch) -> None:
+    (here / "envs.py").write_text((REPOSITORY / "envs.py").read_text() + "\nprint('hello')\n")
+    (here / "someones.py").write_text("print('hello')\ndef say(row, run_dir): pass\n")
+    monkeypatch.syspath_prepend(here)
+    for flags in (["--dry-run", "--json"], ["--mode", "compose"]):
+        monkeypatch.delitem(sys.modules, "envs")
+        words = ["--env-id", "CartPole-v1", "--callback", "someones:say", *flags]
+        said = ended(0, launch_cluster.main, *words)
+        assert "hello" in said.err
+        assert "hello" not in said.out
+
+
 def test_a_run_whose_preset_is_gone_goes_on(tmp_path: Path) -> None:
     path = rundir.create(tmp_path / "run", configure(env_id="CartPole-v1"), "gone", resume=False)
     assert launch_cluster.main(["--dry-run", "--resume", "--run-dir", str(path.path)]) == 0

@@ -85,6 +85,13 @@ def test_the_same_seed_gives_the_same_games_and_another_does_not(trained: Path) 
     assert first["min"] <= first["ci95"][0] <= first["mean"] <= first["ci95"][1] <= first["max"]
 
 
+def test_what_is_printed_at_import_stays_out_of_the_scores(monkeypatch: Patch) -> None:
+    make = evaluate.evaluation_setup
+    chatty = mock.Mock(side_effect=lambda *given: (sys.stdout.write("hello"), make(*given))[1])
+    monkeypatch.setattr(evaluate, "evaluation_setup", chatty)
+    assert result("zoo/cartpole", "--episodes", "1")["episodes"] == 1
+
+
 class Luck(gymnasium.Env[Any, Any]):
     """The reward of a game's only step is drawn from the global generators."""
 
