@@ -170,7 +170,7 @@ def test_files_that_tensorflow_cannot_read_are_named(tmp_path: Path) -> None:
     with pytest.raises(FatalError, match=rf"{path} can't be read \(.*\): take it away to go on"):
         prepare(blank_store(), tmp_path)
     setup = EvaluationSetup(small_config(env_id="CartPole-v1"), envs.make, model.build, run_seed=1)
-    said = rf"checkpoint {path} can't be read \(.*give another"
+    said = rf"checkpoint {path} can't be read \(.*: try again, or give another"
     with closing(setup.envs(1)) as made, pytest.raises(UserError, match=said):
         setup.agent(made, path)
 

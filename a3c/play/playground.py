@@ -157,7 +157,7 @@ class EvaluationSetup:
                 load(agent, directory)
             except DamagedCheckpointError as error:  # pruned since verification, or not ours
                 raise UserError(
-                    f"checkpoint {directory} can't be read ({error}): give another"
+                    f"checkpoint {directory} can't be read ({error}): try again, or give another"
                 ) from None
         return agent
 
