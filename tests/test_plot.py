@@ -304,6 +304,12 @@ def test_a_run_whose_evaluator_has_no_score_yet_has_no_picture_of_returns(tmp_pa
     made.rows("worker-0", [{"time": 1.0, "env_steps": 5}])
     refused("has no finished game", charts.figure, "return", [curves.load(tmp_path)])
 
+    made.rows("episodes", [{"time": 1.0, "env_steps": 5, "return": 1.0}] * 2)
+    made.rows("evaluator-0", [{"time": 1.0, "env_steps": 0, "event": "attached"}])
+    for number in (1, 2):
+        axes = charts.figure("return", [curves.load(tmp_path)] * number).axes[0]
+        assert not re.search("evaluation", str(axes.get_legend_handles_labels()[1]))
+
 
 def test_pictures_before_one_without_data_are_named(tmp_path: Path) -> None:
     made = FakeRun(tmp_path / "run", config(env_id="CartPole-v1"))

@@ -147,9 +147,9 @@ def _draw_groups(
 def _draw_evaluations(
     axes: Axes, history: History, scale: Scale, colour: str, *, bars: bool
 ) -> None:
-    if EVALUATOR not in history.tables:
-        return
     mean = history.curve(EVALUATOR, "evaluation/mean", scale)
+    if not len(mean.x):
+        return
     error = history.curve(EVALUATOR, "evaluation/stderr", scale)
     known = bars and len(error.y) == len(mean.y)
     label = "evaluation: mean ± standard error" if known else "circles: evaluation"
