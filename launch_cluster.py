@@ -314,19 +314,24 @@ def _plan(
         board=(plan.LOOPBACK, plan.choose_board_port(cluster)) if chosen.tensorboard else None,
         placement=placement,
     )
+    env_id = config.env.env_id
+    game = atari.find(env_id)
     warnings = command_line.unused_flags(
         chosen,
         config,
-        is_atari=atari.find(config.env.env_id) is not None,
+        is_atari=game is not None,
         has_box_actions=type(actions).__name__ == "Box",
     )
     warnings += preflight.warnings(planned, config, preflight.measure_machine(run.path))
     is_new = chosen.preset and not chosen.resume
-    if is_new and command_line.is_for_another_task(chosen.preset, config.env.env_id):
+    if is_new and command_line.is_for_another_task(chosen.preset, env_id):
         warnings.append(
-            f"preset {chosen.preset} is for another task than {config.env.env_id}: without "
+            f"preset {chosen.preset} is for another task than {env_id}: without "
             "--preset the one that fits is taken"
         )
+    has_settings = chosen.preset or chosen.config or chosen.resume
+    if game and not has_settings and command_line.preset_for(env_id) is None:
+        warnings.append(f"no preset is taken for {env_id} by itself: give --preset atari")
     for line in (*warnings, *([danger] if danger else [])):
         log.warning("warning: %s", line)
     return planned

@@ -122,6 +122,13 @@ def test_a_network_added_to_model_py_may_be_an_mlp() -> None:
         assert bool(lines) == is_idle
 
 
+def test_an_old_id_of_an_atari_game_without_a_preset_gives_a_warning(caplog: Log) -> None:
+    for words, is_said in ((["Qbert-v4"], True), (["Qbert-v4", "--preset", "atari"], False)):
+        caplog.clear()
+        assert launch_cluster.main([*DRY_RUN, *words]) == 0
+        assert ("give --preset atari" in caplog.text) == is_said
+
+
 def test_what_is_printed_at_import_stays_out_of_plans(here: Path, monkeypatch: Patch) -> None:
     (here / "envs.py").write_text((REPOSITORY / "envs.py").read_text() + "\nprint('hello')\n")
     (here / "someones.py").write_text("print('hello')\ndef say(row, run_dir): pass\n")
