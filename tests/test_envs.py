@@ -136,16 +136,6 @@ def test_each_copy_gets_the_arguments_as_given_also_if_others_change_theirs() ->
     assert made.get_attr("size") == (6, 6, 6)
 
 
-def test_each_step_of_each_copy_is_a_heartbeat() -> None:
-    beats: list[None] = []
-    copies = environments.make_vec("MountainCar-v0", 8, EnvConfig())
-    selected = environments.select_actions(copies, [0])
-    environments.beat_with_steps(selected, lambda: beats.append(None))
-    copies.reset(seed=1)
-    copies.step(copies.action_space.sample())
-    assert len(beats) == 2 * 8
-
-
 def test_a_seed_settles_play_and_each_copy_has_its_own() -> None:
     for env_id in ("CartPole-v1", "Pendulum-v1"):
         one, same, other = (make(env_id, 3).reset(seed=seed)[0] for seed in (5, 5, 99))

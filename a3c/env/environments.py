@@ -12,7 +12,7 @@ from typing import Any
 import gymnasium
 import numpy as np
 from gymnasium.spaces import Box, Discrete, Space
-from gymnasium.vector import AutoresetMode, SyncVectorEnv
+from gymnasium.vector import AutoresetMode
 from gymnasium.wrappers.vector import TransformAction
 
 from a3c.config import EnvConfig, user_code
@@ -101,26 +101,6 @@ def make_vec(env_id: str, num_envs: int, config: EnvConfig, render_mode: str | N
         )
     except MISSING as error:
         raise UserError(_explain_missing(error, env_id)) from error
-
-
-def beat_with_steps(envs: Envs, beat: Callable[[], object]) -> None:
-    """Call `beat` after every step of each copy, if copies are stepped one after the other.
-
-    In a slow environment a step of all copies may take longer than the heartbeat time-out.
-    """
-
-    def beating(method: Callable[..., Any]) -> Callable[..., Any]:
-        def call(*arguments: Any, **options: Any) -> Any:
-            result = method(*arguments, **options)
-            beat()
-            return result
-
-        return call
-
-    copies: Any = envs.unwrapped
-    env: Any
-    for env in copies.envs if isinstance(copies, SyncVectorEnv) else ():
-        env.step, env.reset = beating(env.step), beating(env.reset)
 
 
 def select_actions(envs: Envs, actions: Sequence[int]) -> Envs:

@@ -83,7 +83,6 @@ class Worker:
         check_minibatches(config, recurrent=network.state_size > 0)
         if network.state_size > 0:
             self._config = config = config.for_recurrent()
-        environments.beat_with_steps(envs, heartbeat.beat)
         agent = Agent(network, space, config, seed=seed)
         for index, address in enumerate(cluster.ps):
             timeout_s = config.cluster.connect_timeout_s

@@ -39,7 +39,6 @@ class Evaluator:
         self._sinks = JsonlSink(run.metrics(EVALUATOR)), events
         self._heartbeat = Heartbeat()
         self._envs = setup.envs(episodes)
-        environments.beat_with_steps(self._envs, self._heartbeat.beat)
         self._agent = setup.agent(self._envs)
         self._best = locate.find_best(run)
         self._seen = -1
