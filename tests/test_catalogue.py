@@ -57,13 +57,11 @@ def test_installed_environments_are_found_by_a_part_of_their_names() -> None:
     assert "no environment matches no-such-game" in said
 
 
-def test_help_shows_defaults_and_the_values_of_the_chosen_preset() -> None:
+def test_help_shows_defaults() -> None:
     def help_of(*arguments: str) -> str:
         return " ".join(ended(0, launch_cluster.main, *arguments).out.split())
 
     assert "discount factor (0.99)" in help_of("--help")
-    assert "discount factor (preset: 0.95)" in help_of("--preset", "pendulum", "--help")
-    assert "learning rate (preset: 0.002)" in help_of("--help", "--env-id", "CartPole-v1")
     assert "multiply rewards by this before clipping" in help_of("--help-all")
 
 

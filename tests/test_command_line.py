@@ -139,22 +139,9 @@ def test_the_preset_goes_by_the_environment_asked_for(presets: Path, tmp_path: P
     assert parse("--env-id", "CartPole-v1", "--epochs", "2").learning.ratio_limit == 0.2
 
 
-def test_the_help_shows_a_presets_value_as_it_is(presets: Path) -> None:
-    (presets / "mine.toml").write_text('[run]\nstart_from = "50%/old"')
-    out = said(0, "--preset", "mine", "--help").out
-    assert "(preset: 50%/old)" in " ".join(out.split())
-
-
-def test_a_broken_preset_is_named_and_the_help_is_shown(presets: Path) -> None:
+def test_a_broken_preset_is_named(presets: Path) -> None:
     (presets / "mine.toml").write_text("[run")
     assert "preset mine is not valid TOML" in said(2, "--preset", "mine").err
-    assert said(0, "--help").out.startswith("usage: ")
-
-
-@pytest.mark.parametrize("flag", ["--preset", "--env-id"])
-def test_help_is_shown_although_a_value_is_missing(flag: str) -> None:
-    assert said(0, "--help", flag).out.startswith("usage: ")
-    assert f"argument {flag}: expected one argument" in said(2, flag, "--help").err
 
 
 @pytest.mark.parametrize("script", [launch_cluster, worker])

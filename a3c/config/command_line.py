@@ -1,7 +1,6 @@
 """The layers of a configuration: defaults < preset < `--config FILE` < flags, and their parser."""
 
 import argparse
-import contextlib
 import difflib
 import fnmatch
 import json
@@ -334,13 +333,11 @@ def make_parser(
     extra: Callable[[argparse.ArgumentParser], None] | None = None,
     *,
     everything: bool = False,
-    preset: Layer | None = None,
     **layout: Any,
 ) -> Parser:
     """The parser of every setting and of `extra` arguments; `layout` is passed to argparse.
 
-    The help shows each setting's default, or the value that `preset` gives it; the rare ones only
-    with `everything`.
+    The help shows each setting's default; the rare settings only with `everything`.
     """
     parser = Parser(prog=prog, description=description, **layout)
     parser.add_argument("--help-all", action="help", help="show every setting")
@@ -357,12 +354,8 @@ def make_parser(
         help_text = metadata["help"]
         if option.choices:
             help_text += f" [{', '.join(option.choices)}]"
-        value = (preset or {}).get(option.name)
-        if value is not None:
-            help_text += f" (preset: {plain(value)})"
-        elif option.kind is not dict and option.field.default not in (None, ()):
+        if option.kind is not dict and option.field.default not in (None, ()):
             help_text += f" ({plain(option.field.default)})"
-        help_text = help_text.replace("%", "%%")  # argparse formats it
         settings: dict[str, Any] = {"action": argparse.BooleanOptionalAction}
         if option.kind is not bool:
             words = {int: "N", float: "X", str: "TEXT", dict: "JSON"}
@@ -391,16 +384,8 @@ def parse_config(
 ) -> tuple[Config, argparse.Namespace]:
     """Parse a command line of settings and `extra` arguments over `base`; errors exit with 2."""
     arguments = list(sys.argv[1:] if argv is None else argv)
-    everything, preset = "--help-all" in arguments, None
-    if everything or {"-h", "--help"} & set(arguments):  # the help shows the values of the preset
-        first = argparse.ArgumentParser(add_help=False, allow_abbrev=False)
-        first.add_argument("--preset", nargs="?", default="auto")
-        first.add_argument("--env-id", nargs="?", default="", const="")
-        given, _ = first.parse_known_args([word for word in arguments if "help" not in word])
-        with contextlib.suppress(UserError):  # there is no preset, or one can't be read
-            name = preset_for(given.env_id) if given.preset == "auto" else given.preset
-            preset = read_preset(name or "none")
-    parser = make_parser(prog, description, extra, everything=everything, preset=preset, **layout)
+    everything = "--help-all" in arguments
+    parser = make_parser(prog, description, extra, everything=everything, **layout)
     namespace = parser.parse_args(arguments)
     try:
         layers, namespace.preset = sources(namespace, base)
