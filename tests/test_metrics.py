@@ -75,20 +75,6 @@ def test_a_disk_that_is_full_for_a_while_costs_only_those_rows(tmp_path: Path, c
     assert {1, 2, 6, 7, 8} <= {event.step for event in events}
 
 
-def test_a_restart_on_a_full_disk_is_marked_before_the_next_row(tmp_path: Path) -> None:
-    path = tmp_path / "rows.jsonl"
-    for step in (90, 130):
-        JsonlSink(path).write(step, {})
-    sink = JsonlSink(path)
-    with little_room(path.stat().st_size + 20):
-        sink.restart(100, ps_life=7)
-        sink.write(101, {})
-    for step in (110, 105):
-        sink.write(step, {})
-    assert steps_in(path) == [90, 110, 105]
-    assert path.read_text().count('"attached"') == 1
-
-
 def test_a_row_of_a_worker_by_hand() -> None:
     tracker = WorkerTracker(100.0)
     tracker.add({"loss/total": 1.0}, 40, True, [Episode(5.0, 10), Episode(7.0, 30)], 1, {})

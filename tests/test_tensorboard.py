@@ -76,17 +76,6 @@ def test_a_full_disk_gets_no_more_files_and_then_the_rows(tmp_path: Path) -> Non
     assert [event.step for event in shown(tmp_path).Scalars("loss/total")] == [5]
 
 
-def test_a_restart_on_a_full_disk_is_marked_before_the_next_points(tmp_path: Path) -> None:
-    TensorBoardSink(tmp_path).write(130, {"loss/total": 1.0})
-    sink = TensorBoardSink(tmp_path)
-    with little_room(0):
-        sink.restart(100)
-        sink.write(101, {"loss/total": 2.0})
-    for step in (110, 105):
-        sink.write(step, {"loss/total": 3.0})
-    assert [event.step for event in shown(tmp_path).Scalars("loss/total")] == [110, 105]
-
-
 def test_a_folder_may_have_a_name_that_is_not_utf_8(tmp_path: Path) -> None:
     folder = tmp_path / os.fsdecode(b"\xff")
     TensorBoardSink(folder).write(5, {"loss/total": 2.0})

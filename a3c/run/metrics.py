@@ -43,7 +43,6 @@ class JsonlSink:
     def __init__(self, path: Path) -> None:
         self._path = path
         self._life: dict[str, int] = {}
-        self._mark = b""  # of a rollback, until it is written
         self._failing = False
 
     def write(self, env_steps: int, row: Mapping[str, Any]) -> None:
@@ -51,16 +50,14 @@ class JsonlSink:
         self._append(_line(env_steps, row))
 
     def restart(self, env_steps: int, **notes: int) -> None:
-        """Mark that rows beyond `env_steps` were rolled back; if the disk is full, do so later."""
+        """Mark that rows beyond `env_steps` were rolled back."""
         self._life = {"ps_life": notes["ps_life"]} if "ps_life" in notes else {}
-        self._mark = _line(env_steps, {"event": "attached", **notes})
-        self._append(b"")
+        self._append(_line(env_steps, {"event": "attached", **notes}))
 
     def _append(self, line: bytes) -> None:
         try:
             self._path.parent.mkdir(parents=True, exist_ok=True)
             with self._path.open("a+b") as file:
-                line = self._mark + line
                 if file.seek(0, os.SEEK_END):
                     file.seek(-1, os.SEEK_END)  # after a crash the last line may be incomplete
                     line = line if file.read() == b"\n" else b"\n" + line
@@ -70,7 +67,7 @@ class JsonlSink:
                 log.error("can't write %s (%s); training goes on", self._path, error.strerror)
             self._failing = True
         else:
-            self._failing, self._mark = False, b""
+            self._failing = False
 
 
 def _line(env_steps: int, row: Mapping[str, Any]) -> bytes:

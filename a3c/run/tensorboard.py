@@ -34,7 +34,6 @@ class TensorBoardSink:
         self._is_new = not any(directory.glob("*tfevents*"))
         self._writer: Any = None
         self._path: Path | None = None  # what it writes to
-        self._mark: dict[str, Any] = {}  # of a rollback, until it is written
         self._failing = False
 
     def write(self, env_steps: int, row: Mapping[str, float]) -> None:
@@ -42,10 +41,9 @@ class TensorBoardSink:
         self._append(step=env_steps, summary=tf1.Summary(value=values))
 
     def restart(self, env_steps: int, **_notes: int) -> None:
-        """Make TensorBoard drop the rolled-back points beyond `env_steps`, if need be later."""
+        """Make TensorBoard drop the rolled-back points beyond `env_steps`."""
         start = tf1.SessionLog(status=tf1.SessionLog.START)
-        self._mark = {"step": env_steps + 1, "session_log": start}
-        self._append()
+        self._append(step=env_steps + 1, session_log=start)
 
     def graph(self, graph_def: Any) -> None:
         """Write the graph unless the run has event files already: TensorBoard shows one per run."""
@@ -99,8 +97,7 @@ class TensorBoardSink:
                 self._path = self._directory / name
                 self._writer = tf.io.TFRecordWriter(os.fsencode(self._path))
                 self._put(file_version="brain.Event:2")
-            for part in filter(None, (self._mark, event)):
-                self._put(**part)
+            self._put(**event)
         except (OSError, tf.errors.OpError, UnicodeDecodeError) as error:  # last: non-UTF-8 paths
             if not self._failing:
                 reason = str(error).splitlines()[0]
@@ -111,7 +108,7 @@ class TensorBoardSink:
                 if self._path and not self._path.stat().st_size:
                     self._path.unlink()
         else:
-            self._failing, self._mark = False, {}
+            self._failing = False
 
     def _put(self, **event: Any) -> None:
         record = tf1.Event(wall_time=time.time(), **event)
