@@ -4,7 +4,6 @@ import ast
 import contextlib
 import functools
 import importlib
-import importlib.machinery
 import importlib.util
 import inspect
 import sys
@@ -137,20 +136,6 @@ def _refusal(name: str, subject: str, error: BaseException) -> UserError:
         if name.startswith(error.name or " "):
             remedy = f"give a module that Python finds from {Path.cwd()}"
     return UserError(f"{subject}: importing {name} failed: {describe(error)}; {remedy}")
-
-
-def check_source(name: str, subject: str) -> None:
-    """Raise UserError if a module can't be found or isn't valid Python, without running it."""
-    # Modules inside packages are checked only at import: finding them would run the package.
-    top = name.partition(".")[0]
-    try:
-        found = importlib.machinery.PathFinder.find_spec(top, [*sys.path, str(Path.cwd())])
-        if found is None:
-            raise ModuleNotFoundError(f"No module named {top!r}", name=top)
-        if found.origin and found.origin.endswith(".py"):
-            compile(Path(found.origin).read_bytes(), found.origin, "exec", dont_inherit=True)
-    except (ImportError, SyntaxError, ValueError, RecursionError, OSError) as error:
-        raise _refusal(name, subject, error) from error
 
 
 @contextlib.contextmanager

@@ -152,8 +152,7 @@ def check_network(config: Config, observations: Any, actions: Any) -> None:
 
     check_bounds(actions, config.network.action_bounds)
     place = config.network.network
-    module, colon, _ = place.partition(":")
-    if not colon:
+    if ":" not in place:
         from gymnasium.spaces import Box
 
         from a3c.net.observations import check_side
@@ -163,8 +162,6 @@ def check_network(config: Config, observations: Any, actions: Any) -> None:
             check_side(place, known.min_side, observations)
         if config.run.start_from is None:
             return
-    else:
-        user_code.check_source(module, f"network {place}")
     # The user's own network, and the weights of `--start-from`, are tried in another process.
     script = str(REPOSITORY / "model.py")
     try:
