@@ -213,33 +213,17 @@ def test_the_floor_learns_from_pushes_smaller_than_a_games_share() -> None:
     assert next(floor_process.play(flags)) == 8 * 8
 
 
-def test_costs_are_those_of_the_machine_that_was_just_measured(tmp_path: Path) -> None:
-    slower = [{**row, "ps_cpu_ms": 2 * float(row["ps_cpu_ms"])} for row in machine.read(MEASURED)]
-    with (tmp_path / MEASURED.name).open("w", newline="") as file:
-        table = csv.DictWriter(file, slower[0])
-        table.writeheader()
-        table.writerows(slower)
-    here = scale_model.costs_of(677_172, 40.0, tmp_path / MEASURED.name)
-    assert here.ps_ms == pytest.approx(2 * scale_model.costs_of(677_172, 40.0).ps_ms)
-
-
-def test_one_measured_size_is_enough_for_costs(tmp_path: Path) -> None:
-    chosen = [row for row in machine.read(MEASURED) if row["parameters"] == "677172"]
-    with (tmp_path / MEASURED.name).open("w", newline="") as file:
-        table = csv.DictWriter(file, chosen[0])
-        table.writeheader()
-        table.writerows(chosen)
-    found = scale_model.costs_of(677_172, 40.0, tmp_path / MEASURED.name)
-    assert found.ps_ms == pytest.approx(scale_model.costs_of(677_172, 40.0).ps_ms)
-
-
-def test_two_rows_in_a_turn_give_its_rate(tmp_path: Path) -> None:
-    """Also after a freeze, over which nothing may be interpolated."""
-    path = tmp_path / "counts.jsonl"
-    for at, env_steps in ((0.0, 0), (1.0, 10), (30.2, 12), (32.2, 32), (60.0, 34)):
-        with path.open("a") as file:
-            file.write(json.dumps({"time": at, "env_steps": env_steps}) + "\n")
-    assert turns.rate_between(path, 30.0, 34.0) == pytest.approx(10.0)
+def test_costs_are_those_that_were_just_measured_even_of_one_size(tmp_path: Path) -> None:
+    measured, usual = machine.read(MEASURED), scale_model.costs_of(677_172, 40.0).ps_ms
+    slower = [{**row, "ps_cpu_ms": 2 * float(row["ps_cpu_ms"])} for row in measured]
+    one_size = [row for row in measured if row["parameters"] == "677172"]
+    for rows, expected in ((slower, 2 * usual), (one_size, usual)):
+        with (tmp_path / MEASURED.name).open("w", newline="") as file:
+            table = csv.DictWriter(file, rows[0])
+            table.writeheader()
+            table.writerows(rows)
+        found = scale_model.costs_of(677_172, 40.0, tmp_path / MEASURED.name)
+        assert found.ps_ms == pytest.approx(expected)
 
 
 @pytest.fixture
