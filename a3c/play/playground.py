@@ -7,20 +7,17 @@ import math
 import os
 import signal
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
-import gymnasium
 import numpy as np
-from gymnasium.envs.registration import load_env_creator
 from gymnasium.spaces import Box
 
 from a3c.config import Config, EnvConfig
 from a3c.config.user_code import describe
 from a3c.env import atari, environments, seeding, wrappers
-from a3c.env.environments import MISSING, import_module_of, own_limit
+from a3c.env.environments import own_limit
 from a3c.env.spaces import Envs
 from a3c.errors import UserError
 from a3c.learn.agent import Agent
@@ -111,23 +108,12 @@ class EvaluationSetup:
         for name, value in _HEADLESS.items():
             os.environ.setdefault(name, value)
         config = self._whole_games
-        spec = gymnasium.registry.get(import_module_of(config.env_id))
-        maker: Any = getattr(spec, "entry_point", None)
-        with suppress(*MISSING):  # making it says what is missing
-            maker = load_env_creator(maker) if isinstance(maker, str) else maker
-        metadata = getattr(maker, "metadata", {})
-        modes, reason = metadata.get("render_modes"), ""
-        if modes is not None and "rgb_array" not in modes:
-            reason = f"its render modes are {list(modes)}, without rgb_array"
-            if metadata is not gymnasium.Env.metadata:  # otherwise its constructor may set them
-                raise _not_renderable(config.env_id, reason)
         try:
             envs = self.make_envs(config.env_id, 1, self.seed, config, "rgb_array")
         except UserError:
             raise
         except Exception as error:
-            reason = reason or f"it failed: {describe(error)}"
-            raise _not_renderable(config.env_id, reason) from error
+            raise _not_renderable(config.env_id, f"it failed: {describe(error)}") from error
         try:
             with EnvironmentErrors():
                 envs.reset(seed=self.seed)
@@ -229,7 +215,7 @@ def frames_per_second(envs: Envs, config: EnvConfig) -> float:
 def _not_renderable(env_id: str, reason: str) -> UserError:
     return UserError(
         f"env_id {env_id} can't be shown: {reason}; leave out --record, --watch and "
-        "--render-worker, or give the environment that render mode"
+        "--render-worker, or give the environment the render mode rgb_array"
     )
 
 
