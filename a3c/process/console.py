@@ -1,6 +1,5 @@
 """The output of commands: one-line errors, and text that is safe on any terminal."""
 
-import codecs
 import contextlib
 import ctypes
 import errno
@@ -29,19 +28,10 @@ def prepare() -> None:
             descriptor = os.open(os.devnull, os.O_RDWR)  # the lowest that is free, so this one
             os.set_inheritable(descriptor, True)
             setattr(sys, name, open(descriptor, "w" if number else "r", closefd=False))  # noqa: SIM115
-    codecs.register_error("a3c.printable", _printable)
     for stream in (sys.stdout, sys.stderr):
         reconfigure = getattr(stream, "reconfigure", None)
         if reconfigure:
-            reconfigure(errors="a3c.printable" if stream is sys.stdout else "backslashreplace")
-
-
-def _printable(error: UnicodeError) -> tuple[str | bytes, int]:
-    """Print a byte of a file name that isn't UTF-8 unchanged, and `?` for other characters."""
-    assert isinstance(error, UnicodeEncodeError)
-    code = ord(error.object[error.start])
-    is_byte = 0xDC80 <= code <= 0xDCFF  # Python's stand-ins for bytes that it can't decode
-    return bytes([code - 0xDC00]) if is_byte else "?", error.start + 1
+            reconfigure(errors="replace" if stream is sys.stdout else "backslashreplace")
 
 
 @contextlib.contextmanager
