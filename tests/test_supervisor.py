@@ -273,12 +273,14 @@ def test_an_error_in_the_launcher_ends_all_keepers(run: RunDir) -> None:
     assert set(keepers.told) == set(TRIO)
 
 
-def test_two_quick_ctrl_c_kill(run: RunDir, monkeypatch: Patch) -> None:
+@pytest.mark.parametrize("look", [0, 3])
+def test_a_second_ctrl_c_kills(run: RunDir, monkeypatch: Patch, look: int) -> None:
     """The keepers end only if they are told to at once."""
     keepers = Scripted(run, dict.fromkeys(TRIO, 9))
     end = keepers.end
     monkeypatch.setattr(keepers, "end", lambda name, *, now: not now or end(name, now=now))
-    supervise(plan(run, *TRIO), keepers, until(9, lambda _: None), signal.SIGINT, signal.SIGINT)
+    again = until(9, lambda number: os.kill(os.getpid(), signal.SIGINT * (number == look)))
+    supervise(plan(run, *TRIO), keepers, again, *[signal.SIGINT] * (1 if look else 2))
     assert set(keepers.told) == set(TRIO)
 
 
