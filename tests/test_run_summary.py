@@ -297,23 +297,30 @@ with rundir.hold(run.path), Interruption() as interruption:
 """
 
 
-@pytest.mark.parametrize("state", ["playing", "paused", "the evaluator plays too"])
-def test_stop_ends_even_the_last_games(tmp_path: Path, python: Python, state: str) -> None:
+@pytest.mark.parametrize(
+    "means", ["stop", "stop of a paused one", "stop while the evaluator plays too", "kill"]
+)
+def test_the_last_games_end_with_their_launcher(tmp_path: Path, python: Python, means: str) -> None:
     made = pole(tmp_path, "done", max_env_steps=900)
     made.checkpoint(900, 20.0, reason="max_env_steps")
-    if state == "the evaluator plays too":  # without it the launcher goes on to the last games
+    if (
+        means == "stop while the evaluator plays too"
+    ):  # without it the launcher goes on to the last games
         made.process("evaluator-0", keeper=identify(python("import time; time.sleep(200)").pid))
     started = tmp_path / "started"
-    games = f"import pathlib, time\npathlib.Path({str(started)!r}).touch()\ntime.sleep(200)"
-    (tmp_path / "evaluate.py").write_text(games)
+    write = f"import os, pathlib\npathlib.Path({str(started)!r}).write_text(str(os.getpid()))"
+    (tmp_path / "evaluate.py").write_text(f"{write}\nimport time\ntime.sleep(200)")
     launcher = python(LAST_GAMES, str(made.run.path))
-    wait_until(started.exists, "the games")
-    if state == "paused":  # by Ctrl-Z, so the games too
-        for pid in (launcher.pid, *children(launcher.pid)):
-            os.kill(pid, signal.SIGSTOP)
-    assert ended(0, launch_cluster.main, "stop", str(made.run.path)).out == "run is stopped\n"
-    assert launcher.wait(timeout=30) == 128 + signal.SIGTERM
-    assert summary_of(made, "state", "evaluation") == ("done", None)
+    games = int(wait_until(lambda: started.exists() and started.read_text(), "the games"))
+    if means == "kill":
+        launcher.kill()
+    else:
+        for pid in (launcher.pid, *children(launcher.pid)) if "paused" in means else ():
+            os.kill(pid, signal.SIGSTOP)  # as Ctrl-Z does, so the games too
+        assert ended(0, launch_cluster.main, "stop", str(made.run.path)).out == "run is stopped\n"
+        assert launcher.wait(timeout=30) == 128 + signal.SIGTERM
+        assert summary_of(made, "state", "evaluation") == ("done", None)
+    wait_until(lambda: identify(games) is None, "their end")
 
 
 def test_ctrl_c_in_a_runs_last_plot_gets_no_traceback(tmp_path: Path) -> None:
@@ -330,18 +337,6 @@ def test_ctrl_c_in_a_runs_last_plot_gets_no_traceback(tmp_path: Path) -> None:
         opened.type(b"\x03")
         wait_until(lambda: "code 130" in opened.shown, "the end", 30.0)
         assert "Traceback" not in opened.shown
-
-
-def test_the_last_games_end_with_a_killed_launcher(tmp_path: Path, python: Python) -> None:
-    made = pole(tmp_path, "done", max_env_steps=900)
-    made.checkpoint(900, 20.0, reason="max_env_steps")
-    started = tmp_path / "started"
-    write = f"import os, pathlib\npathlib.Path({str(started)!r}).write_text(str(os.getpid()))"
-    (tmp_path / "evaluate.py").write_text(f"{write}\nimport time\ntime.sleep(200)")
-    launcher = python(LAST_GAMES, str(made.run.path))
-    pid = int(wait_until(lambda: started.exists() and started.read_text(), "the games"))
-    launcher.kill()
-    wait_until(lambda: identify(pid) is None, "their end")
 
 
 @pytest.mark.parametrize("words", ["stop", "restart worker-1 --run", "remove worker-1 --run"])
