@@ -9,7 +9,7 @@ STAMP := $(VENV)/.made-from-lock
 ENV_ID := $(or $(filter-out /% ~% .%,$(ENV)),CartPole-v1)
 WORKERS ?= 2
 ARGS ?=
-JOBS ?= 3
+JOBS ?= 4
 
 .DEFAULT_GOAL := help
 .PHONY: help setup train test extras chaos bench check next docs format lock clean
@@ -29,7 +29,7 @@ $(STAMP): requirements.lock
 train: setup ## train ENV (CartPole-v1) with WORKERS (2) until solved
 	$(BIN)/python launch_cluster.py --env-id $(ENV_ID) --workers $(WORKERS) --mode child $(ARGS)
 
-test: setup ## run the tests, JOBS (3) test files at a time; JOBS=0: one after the other
+test: setup ## run the tests, JOBS (4) test files at a time; JOBS=0: one after the other
 	$(BIN)/python -m pytest -n $(JOBS) --dist loadfile --no-loadscope-reorder $(ARGS)
 
 extras: setup ## install and test the optional packages: W&B, MLflow, Box2D, MuJoCo, MiniGrid, MinAtar
