@@ -14,6 +14,7 @@ If your environment is registered with Gymnasium, no change is needed here: play
 
 from typing import Any
 
+import gymnasium
 from gymnasium.spaces import Space
 from gymnasium.vector import VectorEnv
 
@@ -35,7 +36,7 @@ def make(
     game = atari.find(name)
     if game is not None:
         envs = atari.make(game, num_envs, config, render_mode)
-    elif config.preprocessing not in ("auto", "none"):
+    elif name in gymnasium.registry and config.preprocessing not in ("auto", "none"):
         raise UserError(
             f"preprocessing {config.preprocessing}: {env_id} is no Atari game; use auto or none"
         )

@@ -140,6 +140,7 @@ CASES: dict[str, list[Case]] = {
     ),
     "Environments": [
         *commands(START, "--env-id ''", "--env-id CartPole-v7", "--env-id ALE/Pongg-v5"),
+        Case(f"{START} --env-id PongNoframeskip-v4"),  # its preset has a preprocessing of Atari
         *commands(
             POLE,
             *("--actions 0 9", "--preprocessing atari", "--network a3c-ff", "--action-masks"),

@@ -120,6 +120,13 @@ def test_a_network_added_to_model_py_may_be_an_mlp() -> None:
         assert bool(lines) == is_idle
 
 
+def test_settings_of_preprocessing_do_nothing_without_it(caplog: Log) -> None:
+    words = ["ALE/Breakout-v5", "--preprocessing", "none", "--frame-stack", "4", "--noop-max", "9"]
+    assert launch_cluster.main([*DRY_RUN, *words]) == 0
+    said = re.findall(r"(\S+) does nothing here: it is for preprocessed Atari games", caplog.text)
+    assert said == ["--frame-stack", "--noop-max"]
+
+
 def test_an_old_id_of_an_atari_game_without_a_preset_gives_a_warning(caplog: Log) -> None:
     for words, is_said in ((["Qbert-v4"], True), (["Qbert-v4", "--preset", "atari"], False)):
         caplog.clear()

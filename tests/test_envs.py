@@ -289,11 +289,11 @@ def test_gymnasiums_own_register_envs_may_be_imported_by_name(
         "from gymnasium.envs.classic_control.pendulum import PendulumEnv\n"
         'gymnasium.register("Theirs-v0", PendulumEnv)\n'
     )
-    (tmp_path / "mine.py").write_text(
+    (tmp_path / "of_theirs.py").write_text(
         "from gymnasium import register_envs\nimport theirs\nregister_envs(theirs)\n"
     )
     monkeypatch.syspath_prepend(tmp_path)
-    assert make("mine:Theirs-v0").single_observation_space.shape == (3,)
+    assert make("of_theirs:Theirs-v0").single_observation_space.shape == (3,)
 
 
 def test_a_vector_environment_must_say_when_it_resets() -> None:

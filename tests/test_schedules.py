@@ -82,6 +82,9 @@ def test_a_flag_replaces_what_a_preset_says_otherwise() -> None:
     assert config.initial_learning_rate == 0.001
     config, _ = command_line.parse_config([*flags, "--envs", "64"], "test", "test")
     assert config.share.envs == 4, "and all environments those of each of 16 workers"
+    flags = ["--env-id", "ALE/Pong-v5", "--env-kwargs", '{"full_action_space": true}']
+    config, _ = command_line.parse_config(flags, "test", "test")
+    assert config.env.actions == (), "and a set of actions the numbers of some in another"
 
 
 def test_a_value_below_the_final_one_of_a_preset_stays_as_it_is() -> None:

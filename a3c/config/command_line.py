@@ -24,6 +24,7 @@ _REMOVED = (
     *("cluster.overlap", "cluster.start_cores", "cluster.start_slots"),
     *("env.episodic_points", "learning.ratio_limit_from"),
 )
+_OF_PREPROCESSING = ("frame_stack", "repeat_first_frame", "noop_max", "fire_on_reset")
 # Values for settings that older runs lack.
 _AS_BEFORE = {"samples_per_step": 0, "predict_weights": False}
 
@@ -200,8 +201,9 @@ def preset_for(env_id: str) -> str | None:
 def merge(layers: Sequence[Layer]) -> Config:
     """One configuration; later layers override earlier ones.
 
-    A later rate also overrides an earlier range of rates, and `envs` the envs of a worker. A later
-    value that is below the earlier final one stays as it is, instead of rising to that.
+    A later rate also overrides an earlier range of rates, `envs` the envs of a worker, and another
+    set of actions the numbers of some. A later value that is below the earlier final one stays as
+    it is, instead of rising to that.
     """
     merged: Layer = {}
     for layer in layers:
@@ -214,6 +216,8 @@ def merge(layers: Sequence[Layer]) -> Config:
         for name in ("learning_rate", "entropy_weight", "ratio_limit"):
             if name in layer and layer[name] < (merged.get(f"{name}_final") or 0.0):
                 merged[f"{name}_final"] = layer[name]
+        if {"full_action_space", "continuous"} & set(layer.get("env_kwargs", {})):
+            merged.pop("actions", None)
         merged.update(layer)
     if merged.get("max_workers"):
         merged.setdefault("workers", min(ClusterConfig.workers, merged["max_workers"]))
@@ -244,6 +248,7 @@ def unused_flags(
     learning, network = config.learning, config.network.network
     used = {
         "Atari": is_atari,
+        "preprocessed Atari games": is_atari and config.env.preprocessing != "none",
         "Box actions": has_box_actions,
         "Adam": learning.optimizer == "adam",
         "RMSProp": learning.optimizer == "rmsprop",
@@ -259,6 +264,7 @@ def unused_flags(
         "learning_rate": "a run without --learning-rate-range",
         "learning_rate_final": "--learning-rate-schedule linear",
         "return_min_samples": "--return-steps",
+        **dict.fromkeys(_OF_PREPROCESSING, "preprocessed Atari games"),
         "advantage_horizon": "--no-normalize-advantages",
         **{f"entropy_anneal_{end}": "--entropy-weight-final" for end in ("start", "steps")},
         **{f"ratio_limit_anneal_{end}": "--ratio-limit-final" for end in ("start", "steps")},

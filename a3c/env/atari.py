@@ -154,8 +154,8 @@ class AtariGame(gymnasium.Wrapper[Any, Any, Any, Any]):
     """One game on the plain emulator, equal to `AtariVectorEnv` to the last bit.
 
     As there, a game starts with up to `noop_max - 1` frames, the first with fire pressed if the
-    game has it; a step that ends early has only the frames before its end. A seed gives the same
-    number of no-ops if ale-py is built with the GNU C++ library, as on Linux.
+    game has it; a step that ends early has only the frames before its end. A seed gives another
+    number of no-ops than there.
     """
 
     def __init__(self, game: AtariId, config: EnvConfig, render_mode: str | None = None) -> None:

@@ -278,9 +278,8 @@ class Player:
             self._info.setdefault(name, []).extend(info_numbers(info, name, done, ~reset.dead))
         self._raw_rewards[t] = rewards
         lives = self._lives_left(info)  # a lost life ends the episode, for learning only
-        lost = lives < self._lives
-        self._ends[t] = done | reset.dead | lost
-        if np.count_nonzero(truncated) and (cut := truncated & ~terminated & ~lost).any():
+        self._ends[t] = done | reset.dead | (lives < self._lives)
+        if np.count_nonzero(truncated) and (cut := truncated & ~terminated).any():
             final = self._final(observations, info, cut)
             values = self._actor.value(final, action.state, np.zeros_like(cut))
             self._truncations.append((t, cut, values))
