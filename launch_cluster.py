@@ -131,7 +131,7 @@ def complete(line: str, point: str) -> int:
 
 def _check_environment(settings: EnvConfig) -> None:
     with undo_changes(), console.stdout_apart():
-        import envs  # imports Gymnasium: too slow for the verbs; only the chief's host needs it
+        import envs  # imports Gymnasium: too slow for the verbs
 
         envs.check(settings)
 

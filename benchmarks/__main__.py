@@ -1,4 +1,4 @@
-"""Run all benchmarks of docs/performance.md, one after the other.
+"""Run the benchmarks of speed in docs/performance.md in turn.
 
     make bench                            # tables and pictures in runs/bench
     python -m benchmarks --only floor peers --folder benchmarks/results
@@ -31,7 +31,7 @@ BENCHMARKS = {
 def main() -> int:
     """Run them; returns 1 if one of them failed."""
     parser = argparse.ArgumentParser(
-        "benchmarks", description="Measure everything that docs/performance.md says."
+        "benchmarks", description="Measure floor, ps, scaling and peers."
     )
     parser.add_argument("--only", nargs="+", choices=sorted(BENCHMARKS), default=list(BENCHMARKS))
     parser.add_argument("--smoke", action="store_true", help="seconds of each, to see that it runs")

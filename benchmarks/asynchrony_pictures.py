@@ -227,7 +227,7 @@ def _projected(one: Summary, cpu_ms: float) -> Projected:
 
 
 def times(found: Sequence[Projected]) -> Figure:
-    """The speed-up over one worker, a line for each task."""
+    """Seconds to solve and speed-up, a line for each task."""
     subtitle = "simulated env steps to solve ÷ env steps/s of the scale model · one ps · 10 Gbit/s"
     made = pictures.page("Time to solve on 1 to 64 cores, on paper", subtitle, (13.0, 6.5))
     seconds, factors = made.subplots(1, 2)
@@ -256,7 +256,7 @@ def times(found: Sequence[Projected]) -> Figure:
 
 
 def by_workers(found: Sequence[Summary], remedy: str, kind: str) -> list[str]:
-    """Env steps to solve by task and workers, also as a ratio to one worker."""
+    """Env steps to solve by task and workers, also relative to the fewest."""
     mine = [one for one in found if one.remedy == remedy and one.kind == kind]
     sizes = sorted({one.workers for one in mine})
     rows = []

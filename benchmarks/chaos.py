@@ -3,7 +3,7 @@
     python -m benchmarks.chaos --minutes 30 --seed 7 --output benchmarks/results/chaos-7.json
 
 Every process has its own host (a network namespace), so hosts can be disconnected. The run
-directory is on a small disk, so it can fill up. Workers, ps and keepers are killed and frozen. The
+directory is on a small disk, so it can fill up. Processes are killed or frozen, keepers killed. The
 same seed gives the same events, but not the same run. Needs root. The exit code is 1 if an
 invariant was violated.
 """

@@ -30,7 +30,7 @@ RESULTS = Path(__file__).resolve().parent / "results"
 
 
 class Where(NamedTuple):
-    """The first columns of every benchmark table."""
+    """The first columns of tables of measurements."""
 
     time: str
     commit: str

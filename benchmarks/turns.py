@@ -137,7 +137,7 @@ class Contestant(Tree):
         super().__init__(process)
 
     def wait_until_counting(self, timeout_s: float = START_TIMEOUT_S) -> None:
-        """Block until all of its files have two rows; in a cluster, the files of all workers."""
+        """Block until its files have two rows and a cluster's chief counts all workers."""
         deadline = time.monotonic() + timeout_s
         while not self.is_counting(deadline):
             time.sleep(POLL_S)

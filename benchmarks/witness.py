@@ -23,7 +23,7 @@ from tests.faults.spread_cluster import HostCluster
 WARM_UP_S = 90.0
 SHORTEST_LIFE_S = 180.0
 GROWTH_MB_PER_MIN = 2.0
-GROWN_FILES = 8  # allowed extra open files: a checkpoint being written, a log being rotated
+GROWN_FILES = 8  # allowed extra open files or threads, as while a checkpoint is written
 
 
 class Sample(NamedTuple):

@@ -87,7 +87,7 @@ def main() -> None:
     for name in LIBRARIES:
         with contextlib.suppress(metadata.PackageNotFoundError):
             versions[name] = metadata.version(name)
-    with contextlib.suppress(ImportError):  # the launcher refuses a host that lacks our libraries
+    with contextlib.suppress(ImportError):  # without it, memory and addresses are unknown
         import psutil
 
         memory_mb = psutil.virtual_memory().available / 1e6

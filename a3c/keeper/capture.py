@@ -14,7 +14,7 @@ from pathlib import Path
 TAIL_LINES = 20
 _BACKLOG_BYTES = 1 << 18
 
-# Terminal sequences and control characters are removed: other users' terminals show the record.
+# Terminal sequences and control characters are removed from the lines that `status` prints.
 _CONTROL = re.compile(r"\x1b\[[0-9;:?]*[ -/]*[@-~]|\x1b[@-_]|[\x00-\x08\x0a-\x1f\x7f-\x9f]")
 
 

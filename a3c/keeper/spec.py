@@ -20,7 +20,7 @@ class Process:
     task: int
     address: str
     argv: tuple[str, ...]
-    environment: dict[str, str]  # added to the launcher's; the process list shows it: no secrets
+    environment: dict[str, str]  # added to the keeper's; the process list shows it: no secrets
     log: str  # gets stdout and stderr
     heartbeat_timeout_s: float = 120.0
     start_timeout_s: float = 300.0  # imports take seconds, on a busy machine minutes

@@ -1,4 +1,4 @@
-"""Check this machine before a run starts; a shortage refuses it only if no checkpoint fits."""
+"""Check this machine before a run starts; most shortages are only warnings."""
 
 import logging
 import os
@@ -54,7 +54,7 @@ def measure_machine(path: Path) -> Facts:
 
 
 def warnings(plan: Plan, config: Config, facts: Facts) -> list[str]:
-    """One line for each shortage; UserError if the disk has no room for a checkpoint."""
+    """A line for each possible problem; UserError if the disk has no room for a checkpoint."""
     if facts.disk.free_mb < CHECKPOINT_MB or facts.disk.free_files == 0:
         left = f"--run-dir {plan.run_dir}: its disk has {facts.disk.free_mb:,.1f} MB left"
         need = f"one checkpoint takes {CHECKPOINT_MB:g} or more"

@@ -60,7 +60,7 @@ def opening(run: RunDir, config: Config, preset: str | None, plan: Plan) -> str:
 def sharing(config: Config) -> str:
     """How the samples of an optimizer step are divided among workers and pushes.
 
-    Of a network of the user's own, only what is known without its having a memory.
+    For a user's own network, omit what depends on whether it has a memory.
     """
     network, recurrent = config.network.network, config.for_recurrent()
     if is_recurrent(network):

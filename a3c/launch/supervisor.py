@@ -122,7 +122,7 @@ class ChildKeepers:
     def look(self, name: str) -> tuple[int | None, bool]:
         """The exit code of a keeper, and whether it was killed; None while it runs.
 
-        The code is 0 if it was told to end, as by any signal but SIGKILL.
+        The code is 0 if it was told to end, such as by SIGTERM.
         """
         if name not in self._children:
             return EXIT_FATAL, True
@@ -138,7 +138,7 @@ class ChildKeepers:
         return EXIT_OK if was_asked else code, False
 
     def end(self, name: str, *, now: bool) -> bool:
-        """Ask a keeper to end; False if it can't be asked yet."""
+        """Ask a keeper to end; True, as it need not be asked again."""
         if child := self._children.get(name):
             child.send_signal(signal.SIGQUIT if now else signal.SIGTERM)
             child.send_signal(signal.SIGCONT)  # it may have been paused
@@ -183,7 +183,7 @@ class RecordedKeepers:
             log.error("the keeper of %s can't start (%s)", process.name, error)
 
     def end(self, name: str, *, now: bool) -> bool:
-        """Ask a keeper to end; False if it has written no record yet."""
+        """Ask a keeper to end; False if no keeper runs by its record."""
         record = self._record(name)
         return record is not None and process_records.terminate(record, now=now)
 

@@ -389,7 +389,7 @@ def _write(trials: Sequence[Trial], file: Path) -> None:
 
 
 def _show(trials: Sequence[Trial], folder: Path) -> None:
-    """Print the table, the best trial first, and draw the curves of all trials."""
+    """Print the table, the best trial first, and draw the trials that have ended."""
     titles = [name.replace("_", " ") for name in trials[0].row]
     rows = [titles, *(list(map(_cell, trial.row.values())) for trial in trials)]
     lines = [f"{folder}: the best first", *table(rows, num_left=0)]

@@ -1,7 +1,7 @@
 """tmux mode: a run in panes of the user's own tmux server; the first pane supervises it.
 
-Commands address sessions and panes by tmux's ids ($1, %3), because a name might match another
-session. Only options of our own session, windows and panes are set.
+Commands address sessions and panes by id ($1, %3) or exact name (=NAME): a prefix might match
+others. Only options of our own session, windows and panes are set.
 """
 
 import contextlib
@@ -24,7 +24,7 @@ from a3c.process.process_records import write_atomically
 from a3c.run.rundir import RunDir, is_held, refusing
 
 PANES_A_WINDOW = 8
-MIN_VERSION = "3.2"  # the first with -e
+MIN_VERSION = "3.2"  # libtmux needs 3.2a, and reads it as 3.2
 LONGEST_COMMAND = 15_000  # bytes: tmux takes 16,384 in one message, with our options
 
 # Variables that tmux sets for each pane, or that belong to the launcher's terminal and shell.

@@ -1,4 +1,4 @@
-"""The launcher's verbs, which show or change a run that has started."""
+"""The launcher's verbs, all but `start` and `keep`."""
 
 import argparse
 import contextlib

@@ -31,7 +31,7 @@ _LOGGED = ("mean", "min", "max", "episodes", "stderr")  # as metrics
 
 
 class Evaluator:
-    """Plays the newest checkpoint of a run repeatedly, and shows a game if it has a screen."""
+    """Plays a run's newest checkpoint whenever it is new, and shows games if `watch`."""
 
     def __init__(self, run: RunDir, setup: EvaluationSetup, episodes: int, watch: bool) -> None:
         self._run, self._setup, self._episodes = run, setup, episodes

@@ -77,7 +77,7 @@ PolicyRow = Choice | Reading
 
 
 class Camera:
-    """Makes the pictures of the one game in `envs`, made by `EvaluationSetup.rendered_env`.
+    """Makes pictures of the first game in `envs`, which can be rendered as rgb_array.
 
     `step` is the env step of the agent's weights; None while it trains.
     """

@@ -29,7 +29,7 @@ log = logging.getLogger(__name__)
 
 EPISODES = "episodes"  # the table of games
 
-# Settings that don't affect learning: runs that differ only in these are one experiment.
+# Runs that differ only in these settings are one experiment.
 _NOT_COMPARED = (
     *("seed", "checkpoint_interval_s", "keep_checkpoints", "log_interval_s", "info_metrics"),
     *("callback", "evaluation_episodes", "base_port", "connect_timeout_s", "isolation"),

@@ -1,6 +1,6 @@
 """The records that keepers write about their processes, and the check that a pid is still valid.
 
-A keeper writes `processes/<name>.json` in the run directory; all others only read it. The system
+A keeper writes `processes/<name>.json`; the supervisor marks it failed if it gives up. The system
 reuses pids, so a pid counts only together with its birth.
 """
 

@@ -1,7 +1,7 @@
 """Read the status of a run from its directory and the system's process table only.
 
-Any user can therefore read it at any time, also after the run's end. This module imports neither
-TensorFlow nor rich nor libtmux, and psutil only to measure CPU and memory.
+So it can be read at any time, also after the run's end. This module imports neither TensorFlow nor
+rich nor libtmux, and psutil only to measure CPU and memory.
 """
 
 import contextlib
@@ -309,7 +309,7 @@ def _is_solved(
 
 
 def _frame_skip(env: EnvConfig) -> int | None:
-    """Frames in an env step if the id is of Atari; None for other games, and for `Pong-v4`."""
+    """Frames in an env step if id or `preprocessing` shows an Atari game; else None."""
     name = env.env_id.rpartition(":")[2]
     atari = name.startswith("ALE/") or re.search(r"(Deterministic|NoFrameskip)-v\d+$", name)
     return env.frame_skip if atari or env.preprocessing not in ("auto", "none") else None

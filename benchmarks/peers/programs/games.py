@@ -1,4 +1,4 @@
-"""Pong as `presets/pong.toml` plays it, for programs without wrappers of their own."""
+"""Pong as a3c-cluster plays it in this benchmark, for programs without wrappers of their own."""
 
 from typing import Any
 
