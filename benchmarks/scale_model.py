@@ -127,10 +127,10 @@ def check(parameters: int, workers: int, seconds: float, measured: Path) -> Chec
         rate = pushers.rate(begin, end)
         stale = statistics.mean(last_rows(path)[-1]["staleness"] for path in counts)
     shape = Shape(workers, 1, LOOPBACK_MBIT_S, one_core=True)
-    paper = Simulation(shape, costs_of(parameters, PAUSE_MS, measured)).run()
-    error = paper.updates_per_s / rate - 1
-    facts = (round(rate, 1), round(paper.updates_per_s, 1), round(error, 3))
-    both = (round(stale, 2), round(paper.staleness, 2))
+    modelled = Simulation(shape, costs_of(parameters, PAUSE_MS, measured)).run()
+    error = modelled.updates_per_s / rate - 1
+    facts = (round(rate, 1), round(modelled.updates_per_s, 1), round(error, 3))
+    both = (round(stale, 2), round(modelled.staleness, 2))
     return Checked(*where, workers, parameters, PAUSE_MS, *facts, *both)
 
 
@@ -231,7 +231,7 @@ def main() -> int:
         for one in checks:
             print(
                 f"{one.parameters:>9,} parameters, {one.workers:2} workers: measured "
-                f"{one.measured:6.1f} updates/s, on paper {one.predicted:6.1f} ({one.error:+.0%})"
+                f"{one.measured:6.1f} updates/s, predicted {one.predicted:6.1f} ({one.error:+.0%})"
             )
     scale = WORKERS[:2] if arguments.smoke else WORKERS
     found = points(arguments.env_steps_per_s, arguments.samples, scale)

@@ -250,14 +250,14 @@ def take_turns(
     for pair in range(1, pairs + 1):
         for one in contestants if pair % 2 else reversed(contestants):
             one.resume()
-            rate = watch(one, seconds)
+            rate = measure(one, seconds)
             one.freeze()
             on_turn(pair, one, rate)
             for other in contestants:
                 other.let_run_briefly(SETTLE_S + seconds + 1.2 * LOG_INTERVAL_S)  # the next turn
 
 
-def watch(one: Contestant, seconds: float) -> float:
+def measure(one: Contestant, seconds: float) -> float:
     """Env steps a second over `seconds`, after the program has settled."""
     begin = time.time() + SETTLE_S
     time.sleep(SETTLE_S + seconds)

@@ -44,7 +44,7 @@ def test_time_in_which_the_keeper_was_stopped_is_not_silence(tmp_path: Path) -> 
     assert monitor.silence_s == 1.25
     os.utime(tmp_path / "heartbeat", (5.0, 5.0))
     assert not monitor.check(0.25)
-    assert (monitor.beat, monitor.silence_s) == (True, 0.0)
+    assert (monitor.has_beat, monitor.silence_s) == (True, 0.0)
 
 
 @pytest.mark.parametrize("exists", [True, False])

@@ -55,7 +55,7 @@ class Plan:
     def of_role(self, role: str) -> list[Process]:
         return [process for process in self.processes if process.role == role]
 
-    def kept(self) -> list[Process]:
+    def of_keep(self) -> list[Process]:
         """The ps and workers that `keep` supervises, perhaps each on a host of its own."""
         return [
             process

@@ -131,7 +131,7 @@ class Keeper:
                 self._child = None
                 self._guardian.watch(0)
                 lived_s = time.monotonic() - child.started_at
-                self._decide(code, child.reason, lived_s, child.heartbeat.beat)
+                self._decide(code, child.reason, lived_s, child.heartbeat.has_beat)
         elif self._exit_status is None and time.monotonic() >= self._start_at:
             self._start()
         if time.monotonic() - self._ticked >= _TICK_S:
@@ -196,7 +196,7 @@ class Keeper:
             started_at=now_text(),
         )
 
-    def _decide(self, code: int, reason: str | None, lived_s: float, beat: bool) -> None:
+    def _decide(self, code: int, reason: str | None, lived_s: float, has_beat: bool) -> None:
         self._last_status = code if code >= 0 else 128 - code
         signal_name = None
         if code < 0:  # a real-time signal has no name
@@ -215,7 +215,7 @@ class Keeper:
         elif kind == "done":
             self._leave("done", EXIT_OK, how)
         else:
-            decision = self._policy.decide(kind, lived_s, beat)
+            decision = self._policy.decide(kind, lived_s, has_beat)
             if decision.is_first_failure or how != self._last_failure:
                 self._last_failure = how
                 self._change(first_error=tuple(self._capture.tail.lines()))
@@ -273,10 +273,10 @@ class Keeper:
             return
         if is_first:
             self._save(state="running")
-        limit_s = spec.heartbeat_timeout_s if child.heartbeat.beat else spec.start_timeout_s
+        limit_s = spec.heartbeat_timeout_s if child.heartbeat.has_beat else spec.start_timeout_s
         used_mb = process_records.resident_bytes(child.pid) / 1e6 if spec.max_memory_mb else 0.0
         if spec.heartbeat and 0 < limit_s <= child.heartbeat.silence_s:
-            reason = "heartbeat" if child.heartbeat.beat else "start-timeout"
+            reason = "heartbeat" if child.heartbeat.has_beat else "start-timeout"
             why, grace_s = f"gave no heartbeat for {limit_s:g} s", min(spec.grace_s, _HUNG_GRACE_S)
         elif used_mb > spec.max_memory_mb:
             why = f"takes {used_mb:.0f} MB of memory, more than {spec.max_memory_mb:g}"

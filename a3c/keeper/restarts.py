@@ -67,17 +67,17 @@ class RestartPolicy:
         self._failures = 0
         self._crashes = 0
 
-    def decide(self, kind: ExitKind, lived_s: float, beat: bool) -> RestartDecision:
+    def decide(self, kind: ExitKind, lived_s: float, has_beat: bool) -> RestartDecision:
         """Count a failure and decide whether to restart.
 
-        `lived_s` is the uptime; `beat` says whether there was a heartbeat.
+        `lived_s` is the uptime; `has_beat` says whether there was a heartbeat.
         """
         healthy = lived_s >= HEALTHY_S
         if healthy:
             self._crashes = 0
-        if healthy or beat:
+        if healthy or has_beat:
             self._failures = 0
-        if healthy or (beat and kind == "retry"):
+        if healthy or (has_beat and kind == "retry"):
             self._delay_s = self._limits.first_delay_s
         is_first_failure = self._failures == 0 and self._crashes == 0
         self._failures += 1

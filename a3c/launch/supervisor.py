@@ -313,12 +313,12 @@ class Supervisor:
         if self.is_over or now - self._polled_at < RESTART_POLL_S:
             return
         self._polled_at = now
-        self._warn_of_loss()
+        self._warn_if_gone()
         for name, kept in self._kept.items():
             if kept.is_given_up or not self._keepers.look(name)[1]:
                 continue
             if kept.due_at is None:
-                decision = kept.policy.decide("crash", now - kept.started_at, beat=False)
+                decision = kept.policy.decide("crash", now - kept.started_at, has_beat=False)
                 kept.due_at, kept.is_given_up = now + decision.delay_s, not decision.again
                 if decision.again:
                     again = f"it starts again in {decision.delay_s:g} s"
@@ -347,7 +347,7 @@ class Supervisor:
                 failed = replace(record, state="failed", pid=None)
                 process_records.write_json(path, failed, durable=False)
 
-    def _warn_of_loss(self) -> None:
+    def _warn_if_gone(self) -> None:
         with contextlib.suppress(OSError):
             if self._has_config and not self._run.config.exists():
                 self._has_config = False

@@ -21,7 +21,7 @@ log = logging.getLogger(__name__)
 
 NUM_POINTS = 200  # of a grid
 MAX_NAMED = len(COLOURS)  # groups with a colour and a place in the legend
-AVERAGES = {"mean": "mean", "iqm": "interquartile mean"}
+AVERAGE_NAMES = {"mean": "mean", "iqm": "interquartile mean"}
 
 TABLES_OF_RETURN = (EPISODES, EVALUATOR, CHIEF)
 HEADINGS = {"losses": "Learning", "staleness": "Staleness of gradients", "info": "Numbers of info"}
@@ -84,7 +84,7 @@ def _returns(
     groups = curves.group(histories)
     note = f"lines: mean of the last {window:,} games"
     if any(len(members) > 1 for _, members in groups):
-        note += f" · thick: {AVERAGES[average]} of seeds, with its 95 % interval"
+        note += f" · thick: {AVERAGE_NAMES[average]} of seeds, with its 95 % interval"
     figure = _page("Return per game", histories, note)
     panels = figure.subplots(1, len(axes), sharey=True, squeeze=False)[0]
     goals = {
@@ -135,7 +135,7 @@ def _draw_groups(
                 axes.plot(*mean, linewidth=0.8, alpha=0.45, **style)
             seeds = {history.setting("run", "seed") for history in histories}
             size = count(len(histories), "seed" if len(seeds) == len(histories) else "run")
-            alone = f"{AVERAGES[average]} of {size}"
+            alone = f"{AVERAGE_NAMES[average]} of {size}"
             label = alone if len(groups) == 1 else label and f"{label} ({size})"
             over = curves.across_seeds(means, NUM_POINTS, average)
             axes.plot(over.x, over.mean, linewidth=2.6, label=label, **style)

@@ -44,7 +44,7 @@ class HeartbeatMonitor:
                 os.close(os.open(path, os.O_WRONLY | os.O_CREAT, 0o600))
                 os.utime(path, (0, 0))
         self._seen = self._mark()
-        self.beat = False
+        self.has_beat = False
         self.silence_s = 0.0
 
     def check(self, elapsed_s: float) -> bool:
@@ -55,8 +55,8 @@ class HeartbeatMonitor:
             if self._path and not os.access(self._path if seen else self._path.parent, os.W_OK):
                 self.silence_s = 0.0
             return False
-        first = not self.beat
-        self._seen, self.beat, self.silence_s = seen, True, 0.0
+        first = not self.has_beat
+        self._seen, self.has_beat, self.silence_s = seen, True, 0.0
         return first
 
     def _mark(self) -> tuple[int, int] | None:

@@ -254,7 +254,7 @@ def _read_settings(path: Path) -> tuple[Config, float]:
 def _read_kept(path: Path) -> set[str]:
     """The names of the processes that `keep` may supervise on other hosts."""
     with contextlib.suppress(UserError):
-        return {process.name for process in Plan.load(RunDir(path.parent)).kept()}
+        return {process.name for process in Plan.load(RunDir(path.parent)).of_keep()}
     return set()
 
 
@@ -322,17 +322,17 @@ def _member(
     state = process_records.live_state(record)
     if state == "dead" and rundir.is_held(run.path):
         state = "restarting"  # the launcher or the cockpit starts another keeper
-    is_kept = state in LIVE_STATES
-    lives = is_kept and record.pid is not None
+    is_live = state in LIVE_STATES
+    lives = is_live and record.pid is not None
     if state == "restarting" and record.host == process_records.this_host():
         lives = process_records.is_alive(record)
     known = record
-    if seen and is_kept:
+    if seen and is_live:
         known = seen.record or record
         state = seen.record.state if seen.record else "starting"
         lives = seen.record is not None and state in LIVE_STATES and known.pid is not None
     # It may still run there: the connection is lost, or the local end exited without an answer.
-    cut_off_at = seen.cut_off_at if seen and is_kept else None
+    cut_off_at = seen.cut_off_at if seen and is_live else None
     if seen and not seen.has_ended and state in ("stopped", "dead"):
         cut_off_at = seen.cut_off_at or now
     beat_at = 0.0  # as it stays until the first beat
@@ -344,7 +344,7 @@ def _member(
         task=record.task,
         state=state,
         pid=known.pid if lives else None,
-        keeper_pid=record.keeper.pid if is_kept else None,
+        keeper_pid=record.keeper.pid if is_live else None,
         restarts=known.restarts,
         address=record.address,
         host=seen.host if seen else record.host,

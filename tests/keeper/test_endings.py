@@ -110,12 +110,12 @@ def test_exit_codes_are_classified_as_the_table_says() -> None:
     assert [classify_exit(code) for code in codes] == ["crash"] * 6 + ["failed"] * 2
 
 
-@pytest.mark.parametrize(("kind", "beat"), [("retry", False), ("crash", True)])
-def test_delays_double_until_a_healthy_run(kind: ExitKind, beat: bool) -> None:
+@pytest.mark.parametrize(("kind", "has_beat"), [("retry", False), ("crash", True)])
+def test_delays_double_until_a_healthy_run(kind: ExitKind, has_beat: bool) -> None:
     policy = RestartPolicy(Limits(max_crashes=100, first_delay_s=0.5, longest_delay_s=10.0))
-    delays = [policy.decide(kind, 1.0, beat).delay_s for _ in range(7)]
+    delays = [policy.decide(kind, 1.0, has_beat).delay_s for _ in range(7)]
     assert delays == [0.5, 1.0, 2.0, 4.0, 8.0, 10.0, 10.0]
-    assert policy.decide(kind, 60.0, beat).delay_s == 0.5
+    assert policy.decide(kind, 60.0, has_beat).delay_s == 0.5
 
 
 def test_a_heartbeat_ends_a_row_of_retries_and_resets_their_delay() -> None:
@@ -123,12 +123,12 @@ def test_a_heartbeat_ends_a_row_of_retries_and_resets_their_delay() -> None:
     decisions = [policy.decide("retry", 1.0, beat) for beat in (False, False, True, False, False)]
     assert [decision.delay_s for decision in decisions] == [0.5, 1.0, 0.5, 1.0, 2.0]
     assert [decision.again for decision in decisions] == [True, True, True, True, False]
-    assert policy.decide("retry", 60.0, beat=False).again, "so does a healthy run"
+    assert policy.decide("retry", 60.0, has_beat=False).again, "so does a healthy run"
 
 
 def test_only_a_healthy_run_ends_a_row_of_crashes() -> None:
     policy = RestartPolicy(Limits(max_crashes=3))
-    decisions = [policy.decide("crash", uptime_s, beat=True) for uptime_s in (1, 1, 61, 1, 1)]
+    decisions = [policy.decide("crash", uptime_s, has_beat=True) for uptime_s in (1, 1, 61, 1, 1)]
     assert [decision.again for decision in decisions] == [True, True, True, True, False]
     firsts = [decision.is_first_failure for decision in decisions]
     assert firsts == [True, False, True, False, False]
