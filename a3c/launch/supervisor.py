@@ -243,14 +243,9 @@ class Supervisor:
 
     def _watch(self) -> Outcome:
         while not self._interruption.count:
-            # A ps and the chief are needed, and of the workers at least one.
-            workers = self._of_role("worker")
-            codes = {name: self.exit_code(name) for name in [*self._servers, *workers]}
-            lost = {name: code for name, code in codes.items() if code}
-            needed = [name for name in lost if name in (*self._servers, CHIEF)]
-            if needed or (lost and set(workers) <= set(lost)):
-                failed = next(iter(needed or lost))
-                return Outcome(lost[failed], failed)
+            for name in (*self._servers, CHIEF):  # every ps and the chief are needed
+                if code := self.exit_code(name):
+                    return Outcome(code, name)
             if self.exit_code(CHIEF) == EXIT_OK:
                 self.is_over = True
                 # The chief has ended the run. A worker that starts late would wait for it forever.
