@@ -55,7 +55,7 @@ class EnvConfig:
         "cut episodes after this many env steps (the environment's own limit if unset)"
     )
     preprocessing: Literal["auto", "atari", "cropped", "universe", "none"] = option("auto")(
-        "atari: 84x84 grey, stacked; cropped: rows 34 to 193 of it; universe: these at 42x42; "
+        "atari: 84x84, grey; cropped: screen rows 34 to 193; universe: these at 42x42; "
         "auto: atari for Atari games"
     )
     frame_skip: int = option(4, (1, 60))("Atari: frames that one action is held for")
@@ -90,7 +90,7 @@ class EnvConfig:
 @dataclass(frozen=True)
 class NetworkConfig:
     network: str = everyday("auto", choices=("auto", *networks()))(
-        "network by name (auto: a3c-ff for images, mlp for vectors), or package.module:build"
+        "network by name (auto: a3c-ff from 20x20 pixels, else mlp), or package.module:build"
     )
     hidden_sizes: tuple[int, ...] = option((64, 64), (1, 65536))("mlp: units of each hidden layer")
     activation: Literal["tanh", "relu", "elu"] = option("tanh")("mlp: activation of hidden layers")
@@ -123,8 +123,8 @@ class LearningConfig:
         "--envs if unset; more with many workers; 0: every push is a step)"
     )
     smallest_push: int | None = unset((1, 10**9))(
-        "least number of samples in a push, or the whole rollout if it has fewer (64 if unset, but "
-        "down to 16 where 64 would make steps larger)"
+        "each push has about this many samples or more, or the whole rollout if it has fewer (64 "
+        "if unset, but down to 16 where 64 would make steps larger)"
     )
     gamma: float = everyday(0.99, (0.0, 1.0))("discount factor")
     gae_lambda: float = option(1.0, (0.0, 1.0))(
@@ -145,8 +145,8 @@ class LearningConfig:
         "--samples-per-step 0"
     )
     value_optimizer: Literal["shared", "own"] = option("shared")(
-        "own: the value loss has an optimizer of its own in all weights, with statistics, rate and "
-        "clip of its own; needs --samples-per-step 0"
+        "own: the value loss makes its own steps in all weights, with its own statistics, rate and "
+        "clip; needs --samples-per-step 0"
     )
     learning_rate: float = everyday(3e-4, positive_up_to=100.0)("learning rate")
     learning_rate_range: tuple[float, ...] = option((), positive_up_to=100.0)(
@@ -163,7 +163,7 @@ class LearningConfig:
         "env steps at which schedules end (--max-env-steps if unset)"
     )
     critic_learning_rate_scale: float = option(1.0, positive_up_to=100.0)(
-        "learning rate of value-only weights, as a multiple"
+        "learning rate of value-only weights, or of --value-optimizer own, as a multiple"
     )
     adam_beta1: float = option(0.9, (0.0, 0.999999))("Adam: decay of the mean")
     adam_beta2: float = option(0.999, (0.0, 0.999999))("Adam: decay of the mean square")
@@ -178,8 +178,8 @@ class LearningConfig:
         "clip gradients to this global norm (0: never)"
     )
     critic_max_gradient_norm: float | None = unset((0.0, 1e9))(
-        "clip the gradient of value-only weights to a norm of their own (with the others if unset; "
-        "0: never)"
+        "clip the gradient of value-only weights, or of --value-optimizer own, to this norm "
+        "(unset: with the others, or to --max-gradient-norm; 0: never)"
     )
     value_loss_weight: float = option(0.5, (0.0, 1e6))("weight of the value loss")
     entropy_weight: float = everyday(0.01, (0.0, 1e6))("weight of the policy's entropy")
@@ -412,7 +412,7 @@ class Config:
 
     @property
     def loads_predicted_weights(self) -> bool:
-        """Whether workers compute gradients with the weights expected when they are applied."""
+        """Whether gradients are computed with the weights expected at their step."""
         return (
             self.learning.predict_weights
             and self.cluster.workers > 1
@@ -428,8 +428,8 @@ class Config:
 
         Each worker has at least one environment. With more workers than `envs`, rollouts become
         shorter, down to `shortest_rollout`. A push holds a worker's share of an optimizer step, but
-        at least `smallest_push` samples, because the number of pushes limits the ps. Unless that is
-        set, pushes get smaller before they make steps larger.
+        about `smallest_push` samples or more, because the number of pushes limits the ps. Unless
+        that is set, pushes get smaller before they make steps larger.
         """
         learning, workers = self.learning, self.cluster.workers
         envs = self.env.envs_per_worker or max(1, self.env.envs // workers)

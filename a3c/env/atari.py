@@ -1,7 +1,7 @@
 """Atari games: old and new ids, and the preprocessing from frames to observations.
 
-Training uses ale-py's `AtariVectorEnv`, which does the preprocessing in C++. It can't render and
-has no single games to wrap, so video and the user's wrappers use `AtariGame`, which does the same
+Training uses ale-py's `AtariVectorEnv` (C++), with `FrameStack` to crop. These can't render and
+have no single games to wrap, so video and the user's wrappers use `AtariGame`, which does the same
 in NumPy. Tests check that frames, rewards and ends of games of the two are equal to the last bit.
 """
 

@@ -41,7 +41,7 @@ class Batch(NamedTuple):
     advantages: np.ndarray
     returns: np.ndarray
     mask: np.ndarray  # 1 where the row trains
-    starts: np.ndarray  # bool, true at the first observation of an episode
+    starts: np.ndarray  # bool, true at the first observation of a game
     state: np.ndarray  # [B, S], before the first row
     policy_parameters: np.ndarray  # [T, B, P], of the distribution the actions were drawn from
     epsilon: np.ndarray  # the probability of a uniformly random action
@@ -203,7 +203,7 @@ class Agent:
         return graph, {"observations": given, **imported(inputs)}, imported(outputs)
 
     def observation_statistics(self, observed: np.ndarray, mask: np.ndarray) -> np.ndarray:
-        """The rollout's contribution to the observation statistics, as one float64 vector."""
+        """A batch's contribution to the observation statistics, as one float64 vector."""
         if self._normal is None:
             return np.zeros(0)
         return observations.moments(observed, mask, self.space)

@@ -228,7 +228,7 @@ class Chief:
             path = checkpoint.promote(candidate, self._run.checkpoints, scores)
         except OSError as error:
             self._failed_saves += 1
-            log.error("what solved the run can't be kept (%s): training goes on", error.strerror)
+            log.error("the solved checkpoint can't be kept (%s): training goes on", error.strerror)
             return False
         checkpoint.prune(self._run.checkpoints, self._config.run.keep_checkpoints, path)
         if scores is not None:

@@ -55,7 +55,7 @@ class Learner:
             size = store.layout.num_parameters
             self._own_steps = [own_step(learning, size) for _ in range(self._num_optimizers)]
         self._fixed_steps = FixedStepReturns(learning) if learning.return_steps else None
-        # Return statistics of rollouts without a complete sample.
+        # Return statistics of rollouts with too few complete samples.
         self._unsent = np.zeros(RETURN_STATISTICS_SIZE * config.env.normalize_rewards)
         self._returns: deque[float] = deque(maxlen=run.stop_worker_games or run.stop_window)
         self.reply = store.pull()
@@ -76,7 +76,7 @@ class Learner:
             self.refresh()
             self._stopwatch.lap("exchange")
         gradients = list(self.pushes(rollout))
-        if not gradients:  # no sample was complete
+        if not gradients:  # too few were complete, or all only reset
             return Update(self.refresh(), True, 0, {})
         rows = [gradient.parts for gradient in gradients]
         metrics = {name: float(np.mean([row[name] for row in rows])) for name in rows[0]}
@@ -130,7 +130,7 @@ class Learner:
     def _estimate(self, rollout: Rollout) -> tuple[Batch, np.ndarray]:
         """The samples of a rollout with advantages and returns, and the update of the moments.
 
-        With `return_steps` there are no samples until one has all steps of its return.
+        With `return_steps` there are none until `return_min_samples` have complete returns.
         """
         learning = self._config.learning
         if self._fixed_steps:
@@ -212,10 +212,9 @@ class Learner:
     def _load(self, reply: Reply) -> Reply:
         """Load the newest weights, or those expected one optimizer step later.
 
-        While this worker computes a gradient, the others' pushes make about one step. It is
-        expected to be like the steps since this worker's last reply: their mean is the change of
-        the weights divided by their number. Chen et al. 2018, arXiv:1809.02839, predict weights
-        in this way.
+        During one gradient the others' pushes make up to about four steps. The next one is expected
+        to be like those since this worker's last reply: their mean is the change of the weights
+        divided by their number. Chen et al. 2018, arXiv:1809.02839, predict weights in this way.
         """
         weights, before = reply.parameters, self.reply
         if self._config.loads_predicted_weights:

@@ -51,7 +51,7 @@ def policy(
     if ratio_limit is None:
         return -_mean(_kept(log_probabilities, mask) * used, mask), extras
     log_ratio = _kept(log_probabilities - tf.stop_gradient(played_log_probabilities), mask)
-    # Beyond this limit the minimum's other branch would be infinite, and 0 × infinity is NaN.
+    # Unlimited, the minimum's other branch could be infinite, and 0 × infinity is NaN.
     log_ratio = tf.clip_by_value(log_ratio, -_LARGEST_LOG_RATIO, _LARGEST_LOG_RATIO)
     ratio = tf.exp(log_ratio)  # [T, B]
     within = tf.clip_by_value(ratio, 1 - ratio_limit, 1 + ratio_limit)

@@ -35,9 +35,9 @@ class Rollout(NamedTuple):
     values: np.ndarray  # [T, B]
     bootstrap_value: np.ndarray  # [B]
     next_observations: np.ndarray  # [B, ...], the observations after the last row
-    next_starts: np.ndarray  # [B], true where they are the first of an episode
+    next_starts: np.ndarray  # [B], true where they are the first of a game
     mask: np.ndarray  # [T, B], 1 where the row trains
-    starts: np.ndarray  # [T, B], true at the first observation of an episode
+    starts: np.ndarray  # [T, B], true at the first observation of a game
     state: np.ndarray  # [B, S], the recurrent state before the first row
     policy_parameters: np.ndarray  # [T, B, P], of the distribution that the actions are drawn from
     epsilon: np.ndarray  # [T, B], the probability of a uniformly random action
@@ -216,7 +216,7 @@ class Player:
                 self._step(t, epsilon)
                 if not self._go_on():
                     return
-            # For all steps at once: with one environment Python takes a large part of each step.
+            # Rewards of all steps at once: with one environment, NumPy calls per step are slow.
             rewards = self._raw_rewards * np.float32(learning.reward_scale)
             if self._config.env.normalize_rewards:
                 totals = discounted_so_far(

@@ -161,7 +161,7 @@ class Worker:
         leave_now(error.exit_code)
 
     def run(self) -> None:
-        """Play and learn until the run is over or a signal comes; then save and detach."""
+        """Play and learn until the run is over or a signal comes; then detach."""
         if self._chief:
             self._stop.at_the_deadline = self._chief.save_for_leaving
             self._stop.leave_within_s = 5.0  # a ps that is asked to end too waits for 8 s
@@ -256,7 +256,7 @@ class Worker:
             self._write_row(whole_cluster=whole_cluster)
 
     def _write_row(self, *, whole_cluster: bool = True) -> None:
-        """Write a row of metrics to the log, to metrics/ and to TensorBoard.
+        """Write a row of metrics to metrics/ and TensorBoard, and a few of its numbers to the log.
 
         The chief's rows also hold the cluster's metrics. If `whole_cluster` is False, they don't:
         the ps isn't called, and neither are the user's callbacks.
@@ -325,7 +325,7 @@ class Worker:
         raise error
 
     def _leave(self) -> None:
-        """Save and detach; if the chief has a reason, it first ends the run for all workers.
+        """Detach; before that the chief saves and, if it has a reason, ends the run for all.
 
         A chief that died while ending the run ends it again after its restart. If a ps leaves, this
         raises RetryableError, so that the worker starts again and waits for the ps.

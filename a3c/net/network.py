@@ -21,10 +21,10 @@ class Network:
 
     `forward(observations, state, starts)` adds the network to the current graph. It makes its
     variables with `tf.compat.v1.get_variable`, so that a second call in the same scope shares them.
-    `observations` is float32 `[T, B, ...]` from `a3c.net.observations.prepare` (images have
-    channels last and values in 0..1; `split` from there gives an image and the vector beside it).
-    `state` is float32 `[B, state_size]`. `starts` is bool `[T, B]`, true at the first observation
-    of an episode, where a recurrent network resets its state.
+    `observations` is float32 `[T, B, ...]` from `a3c.net.observations.prepare` (images: channels
+    last, in 0..1 unless normalised; `split` gives an image and the vector beside it). `state` is
+    float32 `[B, state_size]`. `starts` is bool `[T, B]`, true at the first observation of a game,
+    where a recurrent network resets its state.
     """
 
     forward: Callable[[Any, Any, Any], NetworkOutput]

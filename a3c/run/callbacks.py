@@ -1,4 +1,4 @@
-"""The user's callbacks: the chief calls them with every row of metrics."""
+"""The user's callbacks: the chief calls them with its rows of metrics."""
 
 import contextlib
 import functools

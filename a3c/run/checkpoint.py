@@ -37,7 +37,7 @@ FORMAT = 1
 MANIFEST = "manifest.json"
 PREFIX = "variables"  # of the TensorFlow checkpoint inside
 COMPACT = f"{PREFIX}.npz"  # of a compact checkpoint
-STATISTICS = "observation_statistics"
+STATISTICS = "observation_statistics"  # of observations and returns
 # The folder of a frozen snapshot that may solve the run. Training's mean doesn't decide that: the
 # weights changed during its games, and over many windows some mean is high by chance.
 CANDIDATE = "candidate"
@@ -123,7 +123,7 @@ def write(
 
 
 def promote(candidate: Path, root: Path, evaluation: dict[str, Any] | None) -> Path:
-    """Move a candidate with its scores into `root`; remove later checkpoints, which have none."""
+    """Move a candidate with its scores into `root` as the newest: later checkpoints are removed."""
     manifest = replace(read_manifest(candidate), evaluation=evaluation)
     write_json(candidate / MANIFEST, manifest)
     final = root / str(manifest.step)

@@ -1,7 +1,7 @@
 """The table of all metrics, and the trackers that compute them.
 
-The same rows go to the console, to `metrics/<role>-<i>.jsonl` and to TensorBoard. Every metric is
-defined in `metrics.toml` beside this file; `docs/metrics.md` shows it.
+Rows go to `metrics/<role>-<i>.jsonl` and to TensorBoard, a few of their numbers to the console.
+Every metric is defined in `metrics.toml` beside this file; `docs/metrics.md` shows it.
 """
 
 import json
@@ -20,7 +20,7 @@ import psutil
 
 log = logging.getLogger(__name__)
 
-WINDOW = 100  # episodes in the mean return of the charts
+WINDOW = 100  # games in `mean_return_100` and in the charts
 
 
 class Metric(NamedTuple):

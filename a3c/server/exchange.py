@@ -208,8 +208,8 @@ class Exchange:
             added.append(totals.assign_add(more, read_value=False))
             with tf.control_dependencies(added):
                 gathered = totals.read_value()
-            # Step at the count nearest to the goal: a rollout in which a game ended holds fewer
-            # samples, and the step would otherwise wait for one more push.
+            # Step at the count nearest to the goal: a rollout with a step that only resets holds
+            # fewer samples, and the optimizer step would otherwise wait for one more push.
             stepped = tf.cond(
                 gathered[0] + samples / 2 >= self._config.samples_per_step,
                 lambda: self._step_of_mean(sums, totals, gathered, header),

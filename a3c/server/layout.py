@@ -5,7 +5,7 @@ one optimizer step and one message each way, and all ps work equally, however la
 
 A checkpoint holds one variable per parameter, not per shard, so a run can resume with another
 number of ps. An optimizer slot is named after its parameter, as in `conv1/weights/Adam`. Each shard
-has optimizer counters; only one set is saved, because all of them count the same pushes.
+has optimizer counters; only one set is saved, because all of them count the same steps.
 """
 
 import itertools

@@ -43,7 +43,7 @@ def start_server(cluster: Cluster, task: Task, threads: int) -> Any:
         return tf.distribute.Server(spec, job_name=task.job, task_index=task.index, config=config)
     except tf.errors.OpError as error:
         raise RetryableError(
-            f"{task.name} can't listen on port {port} ({error.message}): does another process?"
+            f"{task.name} can't listen on port {port} ({error.message}): is it in use?"
         ) from None
 
 
