@@ -215,7 +215,7 @@ def projected(found: Sequence[Summary]) -> list[Projected]:
 
 def _projected(one: Summary, cpu_ms: float) -> Projected:
     config = preset(one.task, one.workers)
-    steps_a_push = config.share.push / config.learning.epochs
+    steps_a_push = config.share.samples_per_push / config.learning.epochs
     costs = costs_of(PARAMETERS[one.task], cpu_ms * steps_a_push)
     outcome = Simulation(Shape(one.workers, 1, LINK_MBIT_S), costs).run()
     rate = steps_a_push * outcome.updates_per_s

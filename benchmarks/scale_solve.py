@@ -61,7 +61,7 @@ def env_steps_a_push(workers: int, smallest_push: int) -> float:
     config = asynchrony.preset("pong", workers)
     learning = dataclasses.replace(config.learning, smallest_push=smallest_push)
     share = dataclasses.replace(config, learning=learning).share
-    return share.push / learning.epochs
+    return share.samples_per_push / learning.epochs
 
 
 def pushes_per_s(workers: int, ps: int, hosts: int, link: float, play_ms: float) -> float:

@@ -119,5 +119,5 @@ def test_concurrent_steps_of_unlocked_workers_are_not_lost() -> None:
 def test_only_gradients_with_a_finite_norm_above_the_limit_are_clipped() -> None:
     junk = [(norm, limit) for norm in (0.0, np.nan, np.inf) for limit in (0.0, 0.5)]
     cases = {**dict.fromkeys([(5.0, 0.0), (5.0, 5.0), (5.0, 6.0), *junk], 1.0), (5.0, 2.5): 0.5}
-    clip = optimizers.clipped
+    clip = optimizers.clip_factor
     assert run(lambda: [clip(tf.constant(n), limit) for n, limit in cases]) == [*cases.values()]

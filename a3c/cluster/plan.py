@@ -212,5 +212,5 @@ def keeper_spec(process: Process, run: RunDir) -> KeeperSpec:
     """The keeper of a process on its own host, where `run` is the run directory."""
     process = replace(process, log=str(run.log(process.name)))
     heartbeat = None if process.role == "tensorboard" else run.heartbeat(process.name)
-    network, record = run.network if process.isolated else None, run.record(process.name)
-    return KeeperSpec(**vars(process), record=record, heartbeat=heartbeat, network=network)
+    namespace, record = run.namespace if process.isolated else None, run.record(process.name)
+    return KeeperSpec(**vars(process), record=record, heartbeat=heartbeat, namespace=namespace)

@@ -374,7 +374,7 @@ class Share(NamedTuple):
         return self.envs * self.rollout_length
 
     @property
-    def push(self) -> float:
+    def samples_per_push(self) -> float:
         return self.samples / self.minibatches
 
 
@@ -396,7 +396,7 @@ class Config:
         With many workers it is more than the setting says: while a worker computes a gradient, each
         of the others may push once, and these pushes shall make at most about four optimizer steps.
         """
-        least = round(self.cluster.workers * self.share.push / MAX_STALENESS)
+        least = round(self.cluster.workers * self.share.samples_per_push / MAX_STALENESS)
         return self._set_samples_per_step and max(self._set_samples_per_step, least)
 
     @property

@@ -87,8 +87,8 @@ class Keeper:
             what = f"{found.name} already has {keeper}"
             raise UserError(f"{what}: stop that run, or start this one in another directory")
         self._capture = _open_output(self._spec)
-        if self._spec.network:
-            namespaces.join(self._spec.network)
+        if self._spec.namespace:
+            namespaces.join(self._spec.namespace)
         self._guardian = Guardian()
         try:
             # Signals become bytes on a pipe, so that none is lost and none interrupts other work.

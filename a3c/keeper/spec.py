@@ -39,7 +39,7 @@ class Process:
 class KeeperSpec(Process):
     record: Path
     heartbeat: Path | None = None  # without it the keeper doesn't check for silence
-    network: Path | None = None  # the file that lists the members of the run's private network
+    namespace: Path | None = None  # the file that lists the members of the run's private network
     limits: Limits = field(default_factory=Limits)
     restarts: int = 0  # under earlier keepers
     echo: bool = False  # the keeper's own stdout gets the output too

@@ -70,7 +70,7 @@ def sharing(config: Config) -> str:
     text = f"each worker plays {count(share.envs, 'environment')} × {share.rollout_length} steps"
     if ":" in network and (share, step) != (recurrent.share, recurrent.samples_per_step):
         return text
-    return f"{text}; {made}, {share.push:,.0f} a push"
+    return f"{text}; {made}, {share.samples_per_push:,.0f} a push"
 
 
 def supervise(

@@ -272,7 +272,7 @@ class Agent:
                 separate = [s for name, s in self.shapes.items() if optimizers.is_value_only(name)]
                 parts = tf.split(parts[0], [-1, sum(map(math.prod, separate))])
         norms = [tf.norm(part) for part in parts]
-        factors = map(optimizers.clipped, norms, limits)
+        factors = map(optimizers.clip_factor, norms, limits)
         flat = tf.concat([p * factor for p, factor in zip(parts, factors, strict=True)], axis=0)
         norm = norms[0] if len(norms) == 1 else tf.norm(norms)
         self._part_names = ["train/gradient_norm", *(f"loss/{name}" for name in loss)]

@@ -114,7 +114,7 @@ class Chief:
         self._next_candidate_at = 0  # the episode count from which a new candidate may be tried
         self._restored = manifest
         self._failed_saves = 0
-        self._leaving, self._has_left = threading.Lock(), False
+        self._leaving, self._has_saved = threading.Lock(), False
         self._tracker = ClusterTracker(now, reply.global_step, reply.num_updates)
         known = rows.chief_state(run.path / "metrics", manifest, ps_start)
         self._tracker.episodes = known.episodes
@@ -269,8 +269,8 @@ class Chief:
         If the loop is blocked, for example by a long env step, the thread of the signal is first.
         """
         with self._leaving:
-            if not self._has_left:
-                self._has_left = self.save("interrupted") is not None
+            if not self._has_saved:
+                self._has_saved = self.save("interrupted") is not None
 
     def leave(self) -> None:
         """Count the last games and save, while the run isn't over."""

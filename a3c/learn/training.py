@@ -117,7 +117,7 @@ class Worker:
         )
         self._dropped_in_a_row = 0
         self._missing_info = set(config.run.info_metrics)
-        self._env_steps = 0  # env steps of the first environment
+        self._first_env_steps = 0  # env steps of the first environment
         self._reports: list[tuple[float, float, float, float]] = []  # of games, for the chief
         self._reported_at = self._row_at = time.monotonic()
         self._tracker = WorkerTracker(self._row_at)
@@ -235,10 +235,10 @@ class Worker:
             steps = count(game.length, "env step")
             log.info("a game ended with a return of %g after %s", game.episode_return, steps)
         for t in np.flatnonzero(rollout.mask[:, 0]) if run.log_policy_every else ():
-            self._env_steps += 1
-            if self._env_steps % run.log_policy_every == 0:
+            self._first_env_steps += 1
+            if (step := self._first_env_steps) % run.log_policy_every == 0:
                 shown = self._policy.shown(rollout.policy_parameters[t, 0])
-                log.info("step %d: policy %s  V %.3f", self._env_steps, shown, rollout.values[t, 0])
+                log.info("step %d: policy %s  V %.3f", step, shown, rollout.values[t, 0])
 
     def _send_reports(self) -> None:
         self._reported_at = time.monotonic()

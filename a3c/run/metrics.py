@@ -108,7 +108,7 @@ class WorkerTracker:
     def __init__(self, now: float) -> None:
         self._samples: dict[str, list[float]] = defaultdict(list)  # since the last row
         self._env_steps = 0
-        self._updates = 0
+        self._num_gradients = 0
         self._since = now
         self.dropped_rollouts = 0
         self.dropped_reports = 0
@@ -118,20 +118,20 @@ class WorkerTracker:
         self,
         metrics: Mapping[str, float],
         env_steps: int,
-        pushed: bool,
+        is_complete: bool,
         episodes: Iterable[Episode],
-        num_updates: int,
+        num_gradients: int,
         info: Mapping[str, Sequence[float]],
     ) -> None:
-        """Count the finished games, and the updates of one rollout unless a part was dropped."""
+        """Count the finished games, and the gradients of one rollout unless a part was dropped."""
         for name, values in info.items():
             if values:
                 self._samples[f"info/{name}"] += values
         for episode in episodes:
             self._samples["episode/return"].append(episode.episode_return)
             self._samples["episode/length"].append(episode.length)
-        if pushed:
-            self._updates += num_updates
+        if is_complete:
+            self._num_gradients += num_gradients
             for name, value in metrics.items():
                 self._samples[name].append(value)
         else:
@@ -152,14 +152,14 @@ class WorkerTracker:
             **{name: sum(samples) / len(samples) for name, samples in self._samples.items()},
             **{f"time/{name}": spent / elapsed for name, spent in seconds.items()},
             "worker/env_steps_per_s": self._env_steps / elapsed,
-            "worker/updates_per_s": self._updates / elapsed,
+            "worker/updates_per_s": self._num_gradients / elapsed,
             "train/parameter_norm": float(np.linalg.norm(parameters.astype(np.float32))),
             "drops/rollouts": self.dropped_rollouts,
             "drops/reports": self.dropped_reports,
             "process/rss_mb": self._process.memory_info().rss / 1e6,
         }
         self._samples.clear()
-        self._env_steps = self._updates = 0
+        self._env_steps = self._num_gradients = 0
         self._since = now
         return row
 

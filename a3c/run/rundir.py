@@ -49,7 +49,7 @@ class RunDir:
         self.videos = self.path / "videos"
         self.wandb_id = self.path / "wandb-id"  # the id of the W&B run that gets the rows
         self.mlflow_id = self.path / "mlflow-id"
-        self.network = self.path / "processes" / ".network"  # keepers of the run's own network
+        self.namespace = self.path / "processes" / ".network"  # keepers of the run's own network
         self.wanted = self.path / "wanted"  # a file for each worker that `add` asks for
         self.tmux_socket = self.path / "processes" / ".tmux"  # names its tmux server's socket
 

@@ -236,7 +236,7 @@ class Exchange:
                 # The mean's norm: squares of the sum may overflow although those of no push do.
                 squares = [2 * tf.nn.l2_loss(v.read_value() / count) for v in members.values()]
                 norm = tf.sqrt(sum(squares, 0.0))
-            scale = optimizers.clipped(norm, limit)
+            scale = optimizers.clip_factor(norm, limit)
             steps += [
                 self._step(shard, total.read_value() * (scale / count), header)
                 for shard, total in members.items()

@@ -98,7 +98,7 @@ def is_value_only(name: str) -> bool:
     return any(part.startswith("value") for part in name.split("/"))
 
 
-def clipped(norm: Any, max_norm: float) -> Any:
+def clip_factor(norm: Any, max_norm: float) -> Any:
     """The factor that clips a gradient of this norm to `max_norm` (0: never).
 
     Pascanu et al. 2013, "On the difficulty of training recurrent neural networks", algorithm 1. The
