@@ -221,6 +221,13 @@ def test_the_line_estimates_the_time_to_the_goal(tmp_path: Path, said: list[str]
     made.rows("worker-0", [made.chief_row(8850, 0.0, 20.0)])
     speaker.poll()
     assert said.pop().endswith("mean return 20.0 of 475.0  running, about 1 min left at most")
+    begun = FakeRun(tmp_path / "begun", made.config, age_s=20.0)
+    begun.process("worker-0")
+    early = {"cluster/env_steps_per_s": 25.8, "wall_s": 6.0}  # a rate of before all were there
+    begun_speaker = run_summary.ProgressLog(begun.run)
+    begun.rows("worker-0", [begun.chief_row(8850, 0.0, 20.0) | early])
+    begun_speaker.poll()
+    assert said.pop().endswith("running, about 1 min left at most")
     made.process("worker-1", state="starting")  # its env steps will come on top
     made.rows("worker-0", [made.chief_row(8860, 0.0, 20.0)])
     speaker.poll()

@@ -221,6 +221,7 @@ def lines(status: Status) -> list[str]:
 
 
 _LONGEST_S = 100 * 3600.0  # a longer time until the goal isn't shown
+_START_S = 120.0  # in which workers begin one after the other
 
 
 class Point(NamedTuple):
@@ -277,7 +278,10 @@ def seconds_to_end(status: Status) -> float | None:
         return None
     if any(p.state == "starting" for p in status.processes):  # then the rate is still too low
         return None
-    seconds = (status.max_env_steps - status.global_step) / status.env_steps_per_s
+    per_s = status.env_steps_per_s
+    if status.wall_s and status.since_start_s < _START_S:  # the newest rate may be of few workers
+        per_s = max(per_s, status.global_step / status.wall_s)
+    seconds = (status.max_env_steps - status.global_step) / per_s
     if status.max_wall_time_s is not None:
         seconds = min(seconds, max(0.0, status.max_wall_time_s - (status.wall_s or 0.0)))
     return seconds if 0 <= seconds < 100 * _LONGEST_S else None
