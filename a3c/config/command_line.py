@@ -24,7 +24,6 @@ _REMOVED = (
     *("cluster.overlap", "cluster.start_cores", "cluster.start_slots"),
     *("env.episodic_points", "learning.ratio_limit_from"),
 )
-_OF_PREPROCESSING = ("frame_stack", "repeat_first_frame", "noop_max", "fire_on_reset")
 # Values for settings that older runs lack.
 _AS_BEFORE = {"samples_per_step": 0, "predict_weights": False}
 
@@ -264,7 +263,10 @@ def unused_flags(
         "learning_rate": "a run without --learning-rate-range",
         "learning_rate_final": "--learning-rate-schedule linear",
         "return_min_samples": "--return-steps",
-        **dict.fromkeys(_OF_PREPROCESSING, "preprocessed Atari games"),
+        **dict.fromkeys(
+            ("frame_stack", "repeat_first_frame", "noop_max", "fire_on_reset"),
+            "preprocessed Atari games",
+        ),
         "advantage_horizon": "--no-normalize-advantages",
         **{f"entropy_anneal_{end}": "--entropy-weight-final" for end in ("start", "steps")},
         **{f"ratio_limit_anneal_{end}": "--ratio-limit-final" for end in ("start", "steps")},

@@ -192,8 +192,9 @@ def open_session(server: libtmux.Server, label: str, panes: Sequence[Pane]) -> N
         if done.returncode or done.stderr:
             said = done.stderr.decode(errors="replace").strip()
             raise UserError(f"tmux refuses the environment: {said or done.returncode}")
+        prefix = _cores_prefix(server)
         for pane in panes:
-            _open_pane(server, session, pane)
+            _open_pane(server, session, pane._replace(argv=(*prefix, *pane.argv)))
         _output(server, "kill-window", "-t", waiting)
         _output(server, "select-window", "-t", f"{session}:={panes[0].window}")
     except BaseException:
@@ -214,7 +215,7 @@ def _open_pane(server: libtmux.Server, session: str, pane: Pane) -> None:
         new = ["new-window", "-t", f"{session}:", "-n", pane.window]
         options = [w for pair in _WINDOW_OPTIONS.items() for w in (";", "set-option", "-w", *pair)]
     report = ("-P", "-F", "#{pane_id}", "-c", "#{session_path}")
-    pane_id = _output(server, *new, *report, *_argv(server, pane), *options)
+    pane_id = _output(server, *new, *report, *map(_escaped, pane.argv), *options)
     # Our own option too, because a program may change tmux's title.
     _output(server, "set-option", "-p", "-t", pane_id, "@a3c_title", pane.title)
     _output(server, "select-pane", "-t", pane_id, "-T", pane.title)
@@ -224,11 +225,12 @@ def _open_pane(server: libtmux.Server, session: str, pane: Pane) -> None:
 
 def start_again(server: libtmux.Server, session: str, pane: Pane) -> None:
     """Run a command in the pane with the same title, or in a new pane."""
+    pane = pane._replace(argv=(*_cores_prefix(server), *pane.argv))
     form = "#{pane_id} #{@a3c_title}"
     for line in server.cmd("list-panes", "-s", "-t", session, "-F", form).stdout:
         pane_id, title = line.split(" ", 1)
         if title == pane.title:
-            _output(server, "respawn-pane", "-k", "-t", pane_id, *_argv(server, pane))
+            _output(server, "respawn-pane", "-k", "-t", pane_id, *map(_escaped, pane.argv))
             return
     _open_pane(server, session, pane)
 
@@ -237,13 +239,12 @@ def close_session(server: libtmux.Server, label: str) -> None:
     server.cmd("kill-session", "-t", f"={session_name(label)}")
 
 
-def _argv(server: libtmux.Server, pane: Pane) -> list[str]:
-    """The words of a pane's command, which gets our cores if the tmux server has others."""
+def _cores_prefix(server: libtmux.Server) -> Sequence[str]:
+    """What gives a command in a pane our cores, if the tmux server has others."""
     ours, server_pid = os.sched_getaffinity(0), _output(server, "display-message", "-p", "#{pid}")
     if ours == os.sched_getaffinity(int(server_pid)):
-        return [_escaped(word) for word in pane.argv]
-    mask = f"{sum(1 << core for core in ours):x}"
-    return ["taskset", mask, *map(_escaped, pane.argv)]
+        return ()
+    return "taskset", f"{sum(1 << core for core in ours):x}"
 
 
 def _escaped(word: str) -> str:
