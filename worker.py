@@ -54,12 +54,14 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(cluster: Cluster, task: Task, config: Config, run_dir: Path) -> int:
     """Run as `task` until the run is over; returns the exit code."""
     stop = signals.StopRequest()
+    stop.leave_within_s = 0.1  # nothing to end in order yet; the log line needs a moment
     stop.install()
     heartbeat = Heartbeat()
     first = task.job == "ps" or task.is_chief
     processes = len(cluster.ps) + len(cluster.workers)
     with start_in_order(run_dir / "processes", first=first, processes=processes):
         import_tensorflow()  # takes seconds, so only after the arguments were checked
+    stop.leave_within_s = signals.LEAVE_WITHIN_S
     log.info("TensorFlow imported, %.1f s after the start", time.monotonic() - STARTED)
     try:
         if task.job == "ps":

@@ -17,10 +17,14 @@ COLUMNS, LINES = 100, 40
 
 class Terminal:
     def __init__(
-        self, command: Sequence[str], cwd: Path, environment: Mapping[str, str] = os.environ
+        self,
+        command: Sequence[str],
+        cwd: Path,
+        environment: Mapping[str, str] = os.environ,
+        lines: int = LINES,
     ) -> None:
         self._master, slave = pty.openpty()
-        fcntl.ioctl(slave, termios.TIOCSWINSZ, struct.pack("HHHH", LINES, COLUMNS, 0, 0))
+        fcntl.ioctl(slave, termios.TIOCSWINSZ, struct.pack("HHHH", lines, COLUMNS, 0, 0))
         self.process = subprocess.Popen(
             ["setsid", "--ctty", *command],
             stdin=slave,

@@ -277,6 +277,10 @@ def test_no_deleted_run_is_offered_again(tmp_path: Path, caplog: Log, monkeypatc
     summary = summarise(made.run, "stopped", newest_valid(made.run.checkpoints), None)
     assert caplog.text.rstrip().endswith("(Read-only file system): make its folder writable")
     assert "go on with" in closing(made.run, summary, [])
+    made.checkpoint(950, 10.0, reason="interrupted", recent_returns=[1.0, 2.0], episodes=2)
+    summary = summarise(made.run, "stopped", newest_valid(made.run.checkpoints), None)
+    assert summary["mean_return_100"] == 1.5
+    assert "1.5 (last 2 games in training)" in closing(made.run, summary, [])
     made.run.config.unlink()
     assert "go on with" not in closing(made.run, summary, [])
 

@@ -94,6 +94,12 @@ def test_a_value_below_the_final_one_of_a_preset_stays_as_it_is() -> None:
         assert schedules.after(config, env_steps)[:3] == (2e-5, 0.0, 0.02)
     config, _ = command_line.parse_config(["--preset", "pong"], "test", "test")
     assert schedules.after(config, 10**9).entropy_weight > 0
+    drawn = ["--preset", "pong", "--learning-rate-range", "1e-5", "5e-5"]
+    config, _ = command_line.parse_config(drawn, "test", "test")
+    assert schedules.after(config, 10**9).learning_rate == config.initial_learning_rate
+    without = ["--preset", "breakout", "--ratio-limit", "0", "--epochs", "1"]
+    config, _ = command_line.parse_config(without, "test", "test")
+    assert schedules.after(config, 10**9).ratio_limit == 0
 
 
 @pytest.mark.parametrize("preset", command_line.preset_names())

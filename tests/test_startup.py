@@ -5,21 +5,23 @@ import errno
 import fcntl
 import io
 import os
+import signal
+import subprocess
 import sys
 import threading
 import time
 from collections.abc import Iterator
 from pathlib import Path
-from typing import IO
+from typing import IO, Any
 from unittest import mock
 
 import pytest
 
 from a3c.process import startup as module
 from a3c.process.startup import start_in_order
-from tests import Log, Patch
+from tests import Log, Patch, not_none
 from tests.full_disks import little_room
-from tests.runs import REPOSITORY, call, wait_until
+from tests.runs import REPOSITORY, call, script, wait_until
 
 MANY = 1000  # processes: more than a machine has cores
 
@@ -70,6 +72,19 @@ def test_others_log_that_they_wait_and_then_start_at_once(tmp_path: Path, caplog
         wait_until(lambda: num_inside(rest) == 9, "all others")
     # ` waiting for ` is what `status` and the launcher look for in the last line of a process.
     assert set(caplog.messages) == {"waiting for the ps and the chief to start"}
+
+
+def test_a_process_that_has_not_started_yet_leaves_at_once(tmp_path: Path) -> None:
+    workers = ",".join(f"localhost:{port}" for port in range(2223, 2323))
+    flags = "--job", "worker", "--task", "1", "--ps-hosts", "localhost:2222"
+    command = script("worker.py", *flags, "--worker-hosts", workers, "--run-dir", str(tmp_path))
+    keywords: Any = {"stderr": subprocess.PIPE, "text": True}
+    with starting(tmp_path / "processes", 0), subprocess.Popen(command, **keywords) as process:
+        said = not_none(process.stderr)
+        assert "waiting for the ps" in said.readline()
+        process.terminate()
+        assert process.wait(6) == 128 + signal.SIGTERM
+        assert "SIGTERM: leaving" in said.read()
 
 
 def test_no_process_waits_if_each_has_a_core(tmp_path: Path) -> None:

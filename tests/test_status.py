@@ -269,6 +269,17 @@ def test_a_dashboard_fits_and_shows_what_matters(tmp_path: Path, workers: int, w
     assert trouble.plain.startswith(f"● {last} ")
     drawn = dashboard.draw(board.status, board.points, (), 130, 50)
     assert workers > 2 or any(" 192.168.100.100:22222" in line.plain for line in drawn)
+    drawn = dashboard.draw(board.status, board.points, ["stopping"], width, 9)
+    assert len(drawn) <= 9
+    assert drawn[-1].plain == "stopping"
+
+
+@pytest.mark.parametrize("rows", [9, 17])
+def test_watch_fits_a_low_terminal(tmp_path: Path, rows: int) -> None:
+    command = script("launch_cluster.py", "watch", str(live_run(tmp_path, workers=2).run.path))
+    with Terminal(command, REPOSITORY, lines=rows) as opened:
+        wait_until(lambda: "mean return" in opened.shown or "so far" in opened.shown, "the curve")
+        wait_until(lambda: "worker-1" in opened.shown, "the processes", 10.0)
 
 
 def test_the_list_says_what_status_says(here: Path) -> None:

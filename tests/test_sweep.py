@@ -16,6 +16,7 @@ from unittest import mock
 import pytest
 
 import launch_cluster
+from a3c.config import command_line
 from a3c.launch import sweep
 from a3c.run import rundir
 from tests import Log, Patch, ended, not_none, refused
@@ -279,6 +280,30 @@ def test_a_draw_of_optuna_that_is_refused_ends_no_other_trial(
         assert 0 < sum(bad) == 12 - len(trained.flags) < 12
         assert [row["mean_return"] == "" for row in found] == bad == sorted(bad), "the last rows"
     assert ": epochs 4 without a ratio_limit" in caplog.text
+
+
+def test_results_are_written_as_flags_take_them(
+    tmp_path: Path, trained: Trained, caplog: Log
+) -> None:
+    caplog.set_level("INFO")
+    trained.mean = lambda _: 3 * -0.2
+    vary = "[fixed]\nenv_kwargs = { slip = 0.1 }\n[vary]\nhidden_sizes = [[64, 64], [32]]\n"
+    vary += 'wrapper = [[{ name = "a:B", by = 2 }]]\n'
+    made = sweep.read(written(tmp_path, vary))
+    assert sweep.run(made, tmp_path / "out", (), 1) == 0
+    assert "mean return -0.6\n" in caplog.text
+    shown = [(row["hidden_sizes"], row["wrapper"]) for row in rows(tmp_path / "out")]
+    assert shown == [("64 64", '{"name": "a:B", "by": 2}'), ("32", '{"name": "a:B", "by": 2}')]
+    assert command_line.plain(made.fixed["env_kwargs"]) == '{"slip": 0.1}'
+
+
+def test_trials_at_once_are_expected_to_end_together(tmp_path: Path, caplog: Log) -> None:
+    caplog.set_level("INFO")
+    trainer = sweep.Trainer(sweep.Sweep(), (), "", "")
+    trainer.began_at, trainer.num_trained = time.monotonic() - 60, 1
+    trial = sweep.Trial(tmp_path / "000", {}, {"env_steps": 10, "wall_s": 1.0})
+    sweep._report(trial, [trial], 10, trainer, 3)
+    assert "1 of 10 trials, about 3 min left" in caplog.text
 
 
 def test_optuna_chooses_for_trials_that_end_at_the_same_time(

@@ -85,11 +85,20 @@ def test_statistics_of_other_returns_are_not_taken(tmp_path: Path, other: dict[s
 def test_other_actions_get_a_new_policy_head(tmp_path: Path) -> None:
     source = saved(tmp_path, policy=(2, 6))
     values, line = checkpoint.start_from(source, FRESH, SIZES, NORMALISED)
-    assert line.endswith("with a new policy head, because the actions differ")
+    assert line.endswith("with a new policy head, because its output differs")
     assert not values["policy/weights"].any()
     assert not values["policy/biases"].any()
     assert values["hidden1/weights"].all()
     assert values["value/weights"].all()
+
+
+def test_other_deviations_get_a_new_policy_head_and_are_named(tmp_path: Path) -> None:
+    there = configure(gaussian_deviation="state-dependent")
+    source = write_values(tmp_path, FRESH, manifest_of(there, 5))
+    fresh = FRESH | {"policy/log_deviation": np.zeros(1, np.float32)}
+    _, line = checkpoint.start_from(source, fresh, SIZES, configure())
+    assert "its output differs" in line
+    assert line.endswith("gaussian_deviation state-dependent, here state-independent")
 
 
 def test_the_same_actions_in_another_order_get_a_new_policy_head(tmp_path: Path) -> None:

@@ -237,7 +237,9 @@ def plain(value: Any) -> str:
         return "on" if value else "off"
     if value is None or value in ((), {}):
         return "-"
-    return " ".join(map(to_text, value)) if isinstance(value, tuple) else str(value)
+    if isinstance(value, tuple):
+        return " ".join(map(to_text, value))
+    return json.dumps(value) if isinstance(value, dict) else str(value)
 
 
 def unused_flags(

@@ -218,7 +218,7 @@ def _check_learning(config: Config) -> None:
         raise UserError(f"learning_rate_range {list(rates)}: give two rates, the lower one first")
     for name, is_given in (
         ("epochs", learning.epochs > 1),
-        ("ratio_limit_final", learning.ratio_limit_final is not None),
+        ("ratio_limit_final", bool(learning.ratio_limit_final)),
         ("value_clip", learning.value_clip > 0),
     ):
         if is_given and not learning.ratio_limit:

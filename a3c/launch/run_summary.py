@@ -262,6 +262,9 @@ def summarise(
         with contextlib.suppress(OSError):
             process_records.write_json(run.summary, before)
         return before
+    mean, returns = (manifest.mean_return_100, manifest.recent_returns) if manifest else (None, [])
+    if mean is None and returns:  # of fewer than 100 games
+        mean = sum(returns) / len(returns)
     kept = locate.find_best(run)
     videos = sorted(run.videos.glob(f"*-step-{step}-*"), key=lambda path: path.stat().st_mtime)
     summary = {
@@ -273,7 +276,7 @@ def summarise(
         "env_steps": step,
         "wall_s": wall_s,
         "env_steps_per_s": round(step / wall_s, 1) if wall_s else 0.0,
-        "mean_return_100": manifest.mean_return_100 if manifest else None,
+        "mean_return_100": mean,
         "episodes": manifest.episodes if manifest else 0,
         "evaluation": evaluation,
         "checkpoint": str(path) if path else None,
@@ -309,7 +312,8 @@ def closing(run: RunDir, summary: dict[str, Any], pictures: list[str]) -> str:
     here, events = (shlex.quote(relative_path(path)) for path in (run.path, run.path / "events"))
     if summary["mean_return_100"] is not None:
         mean = format_mean(summary["mean_return_100"], goal)
-        rows.append(("mean return", f"{mean} (last 100 games in training)"))
+        games = count(min(100, summary["episodes"]), "game")
+        rows.append(("mean return", f"{mean} (last {games} in training)"))
     if summary.get("lost_env_steps"):
         rows.append(("lost", f"{count(summary['lost_env_steps'], 'env step')}: in no checkpoint"))
     if evaluation := summary["evaluation"]:

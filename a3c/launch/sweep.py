@@ -335,7 +335,7 @@ def run(
                 trials.append(trial)
             trainer.train(trial)
             with turn:
-                _report(trial, trials, len(settings), trainer)
+                _report(trial, trials, len(settings), trainer, at_once)
                 if study and (trial.summary or trial.is_refused):
                     study.tell(number, trial)
         except BaseException:
@@ -362,7 +362,9 @@ def _make(folder: Path, flag: str, *, is_new: bool) -> None:
         folder.mkdir(parents=True, exist_ok=True, mode=0o700)
 
 
-def _report(trial: Trial, trials: Sequence[Trial], number: int, trainer: Trainer) -> None:
+def _report(
+    trial: Trial, trials: Sequence[Trial], number: int, trainer: Trainer, at_once: int
+) -> None:
     if not trial.summary:
         return
     row = trial.row
@@ -372,7 +374,7 @@ def _report(trial: Trial, trials: Sequence[Trial], number: int, trainer: Trainer
     ended = sum(bool(trial.summary) for trial in trials)
     left, left_over = "", number - ended - trainer.num_unfinished
     if trainer.num_trained and left_over:
-        each_s = (time.monotonic() - trainer.began_at) / trainer.num_trained
+        each_s = (time.monotonic() - trainer.began_at) / max(trainer.num_trained, at_once)
         left = f", about {roughly(each_s * left_over)} left"
     log.info("%d of %s%s", ended, count(number, "trial"), left)
 
@@ -381,7 +383,9 @@ def _write(trials: Sequence[Trial], file: Path) -> None:
     text = io.StringIO()
     writer = csv.DictWriter(text, list(trials[0].row), lineterminator="\n")
     writer.writeheader()
-    writer.writerows(trial.row for trial in trials)
+    for row in (trial.row for trial in trials):
+        lists = {k: command_line.plain(v) for k, v in row.items() if isinstance(v, tuple | dict)}
+        writer.writerow(row | lists)
     try:
         write_atomically(file, text.getvalue())
     except OSError as error:
@@ -403,6 +407,8 @@ def _show(trials: Sequence[Trial], folder: Path) -> None:
 def _cell(value: Any) -> str:
     if isinstance(value, bool):
         return "yes" if value else "no"
+    if isinstance(value, float):
+        return f"{value:.9g}"
     return f"{value:,}" if isinstance(value, int) else command_line.plain(value)
 
 

@@ -33,9 +33,13 @@ def after(config: Config, env_steps: int) -> Annealed:
             return start
         return float(np.interp(env_steps, windows[window], (start, end)))
 
-    is_linear = learning.learning_rate_schedule == "linear"
+    rate, final_rate = config.initial_learning_rate, None
+    if learning.learning_rate_schedule == "linear":
+        final_rate = learning.learning_rate_final
+        if learning.learning_rate_range:  # a lower rate that was drawn stays as it is
+            final_rate = min(rate, final_rate)
     return Annealed(
-        between(config.initial_learning_rate, learning.learning_rate_final if is_linear else None),
+        between(rate, final_rate),
         between(learning.entropy_weight, learning.entropy_weight_final, "entropy_anneal"),
         between(learning.ratio_limit, learning.ratio_limit_final, "ratio_limit_anneal"),
         between(learning.epsilon_greedy, learning.epsilon_greedy_final, "epsilon_anneal"),

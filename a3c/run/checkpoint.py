@@ -297,7 +297,7 @@ def start_from(
 ) -> tuple[dict[str, np.ndarray], str]:
     """The weights of `--start-from`, and a line that says what was taken from `source`, and how.
 
-    The head of the policy stays as in `fresh` if the actions differ. The optimizer's statistics
+    The head of the policy stays as in `fresh` if its output differs. The optimizer's statistics
     and the env steps begin afresh. Raises UserError if anything else has another shape. `sizes` are
     the lengths of the running statistics, in their order, by the setting that enables each.
     Statistics that both runs keep are taken, those of rewards only without `other_returns`.
@@ -331,11 +331,11 @@ def start_from(
         known.get(name, np.zeros(sizes[name])) for name in sizes if getattr(config.env, name)
     ]:
         found[STATISTICS] = np.concatenate(parts)
-    new = "" if is_same_head else ", with a new policy head, because the actions differ"
+    new = "" if is_same_head else ", with a new policy head, because its output differs"
     other = [
         f"{name} {theirs[name]}, here {ours[name]}"
         for name in (
-            *("normalize_observations", "activation", "action_bounds"),
+            *("normalize_observations", "activation", "action_bounds", "gaussian_deviation"),
             *("normalize_rewards", "reward_scale", "reward_clip", "gamma"),
         )
         if theirs.get(name, ours[name]) != ours[name]

@@ -1,8 +1,8 @@
 """The live view of a run: for `watch`, the cockpit pane and child mode.
 
-It fits the terminal's width and, if given, height. Space is given in order of importance: progress,
-rates, warnings, then processes (one per line, in columns of cells, or only the failing ones), then
-the curve.
+It fits the terminal; what is printed at the end fits only its width. Space is given in order of
+importance: progress, rates, warnings, then processes (one per line, in columns of cells, or only
+the failing ones), then the curve.
 """
 
 import atexit
@@ -118,7 +118,7 @@ class Dashboard:
             self.write(str(error))
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
-        rows = options.height or sys.maxsize
+        rows = self._console.height if self._live else sys.maxsize
         drawn = draw(self.status, self.points, self._notes, options.max_width, rows)
         for line in drawn[:rows]:
             line.no_wrap, line.overflow = True, "crop"
@@ -171,7 +171,7 @@ def draw(
     table = (
         process_cells(status.processes, width, room - gaps)
         or process_cells(status.processes, width, room)
-        or only_trouble(status.processes, room)
+        or only_trouble(status.processes, room)[: max(0, room)]
     )
     left = room - len(table)
     chart_rows = min(8, left + len(spark) - gaps - 2)
