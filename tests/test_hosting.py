@@ -154,9 +154,13 @@ def test_a_killed_remote_keeper_is_restarted_and_its_exit_code_passed_on(far: Fa
     follower.wait()
     follower = far.follow()
     far.wait_for("already running")
+    far.cut_off(follower)
+    far.cut.unlink()
+    wait_until(lambda: far.said.read_text().count("already running") == 2, "another connection")
     assert far.at_work().pid == pid
     (far.there.path / "leave").write_text("70")
     assert follower.wait(timeout=60) == 70
+    assert far.said.read_text().count("hello") == 2  # the log is copied once
     (far.there.path / "leave").write_text("0")
     assert far.follow().wait(timeout=60) == 0
 

@@ -120,7 +120,7 @@ def attach(request: dict[str, Any], spec: KeeperSpec, launcher: Channel) -> str 
     record = process_records.read_record(spec.record)
     if record and process_records.keeper_lives(record):
         if record.argv == spec.argv:
-            launcher.send({"connected": "already running"})
+            launcher.send({"connected": "already running", "place": request["places"]["log"]})
             return None
         process_records.end_keepers([record], now=False)
     elif record and request["unless_ended"] and record.state in ENDED_STATES:
@@ -138,7 +138,7 @@ def attach(request: dict[str, Any], spec: KeeperSpec, launcher: Channel) -> str 
         while time.monotonic() < deadline and keeper.poll() is None:
             record = process_records.read_record(spec.record)
             if record and record.keeper.pid == keeper.pid:
-                launcher.send({"connected": "started"})
+                launcher.send({"connected": "started", "place": request["places"]["log"]})
                 return None
             time.sleep(0.02)
         if keeper.poll() is None:  # without a record no command would find it

@@ -200,7 +200,7 @@ class RemoteProcess:
             if self._seen.cut_off_at is not None or self._log_place is None:
                 what = f"{self._process.name} is {message['connected']}"
                 print_line(f"connected to {self._host.name}: {what}")
-            self._log_place = self._log_place or 0
+            self._log_place = message["place"]
             self._note(cut_off_at=None)
         elif "trouble" in message:
             print_line(f"{self._host.name} can't start {self._process.name}: {message['trouble']}")
