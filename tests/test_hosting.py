@@ -121,10 +121,13 @@ def far(tmp_path: Path, monkeypatch: Patch) -> Iterator[Far]:
 
 
 def test_after_a_lost_connection_the_process_runs_on_and_its_metrics_are_complete(far: Far) -> None:
+    mirrored = far.run.metrics("worker-1")
+    mirrored.parent.mkdir(exist_ok=True)
+    mirrored.write_text(earlier := "of another host, before --resume\n" * 1000)
     follower = far.follow()
     pid = far.at_work().pid
-    mirrored = far.run.metrics("worker-1")
-    wait_until(lambda: mirrored.exists() and mirrored.stat().st_size > 10, "metrics here")
+    wait_until(lambda: mirrored.stat().st_size > len(earlier) + 10, "metrics here")
+    first = mirrored.read_text().splitlines()[1000]
 
     far.cut_off(follower)
     seen = near_end.read(near_end.path_of(far.run, "worker-1"))
@@ -137,8 +140,9 @@ def test_after_a_lost_connection_the_process_runs_on_and_its_metrics_are_complet
     assert follower.wait(timeout=60) == 128 + signal.SIGTERM
     assert far.record() is None
     assert far.said.read_text().count("hello") == 1
-    rows = far.there.metrics("worker-1").read_bytes()
-    assert mirrored.read_bytes() == rows  # to the last one, none twice
+    rows = far.there.metrics("worker-1").read_text()
+    # From the first to the last one, none twice.
+    assert mirrored.read_text() == earlier + rows[rows.index(first) :]
 
 
 def test_a_killed_remote_keeper_is_restarted_and_its_exit_code_passed_on(far: Far) -> None:

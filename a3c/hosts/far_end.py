@@ -106,7 +106,8 @@ def _send_file(name: str, path: Path, places: dict[str, int], launcher: Channel)
         with path.open("rb") as file:
             file.seek(place)
             while data := file.read(min(1 << 16, size - place)):
-                launcher.send({"file": name, "data": base64.b64encode(data).decode()})
+                text = base64.b64encode(data).decode()
+                launcher.send({"file": name, "place": place, "data": text})
                 place += len(data)
         places[name] = place
 

@@ -111,6 +111,7 @@ class RemoteProcess:
         self._host = plan.host_of(process)
         self._log_place: int | None = None  # of the data printed so far; None before it is attached
         self._seen = LastSeen(self._host.name, None, None)
+        self._extra: dict[str, int] = {}  # bytes that only the copy of a file has: another host's
         self._incomplete: set[str] = set()  # copies of files that miss data, after a full disk
         self._asked_at = math.inf  # when a signal came
         self._status = -1
@@ -143,11 +144,12 @@ class RemoteProcess:
         host, name = self._host, self._process.name
         self._incomplete.clear()
         there = RunDir(Path(directory_of(host, self._run.label)))
-        # Where the next data of each file goes: the end of its local copy.
+        # Where the next data of each file begins there: at the end of its local copy.
         places = {} if self._log_place is None else {"log": self._log_place}
         for path in (self._run.metrics(name), *(self._run.path / "events" / name).rglob("*")):
             if path.is_file():
-                places[str(path.relative_to(self._run.path))] = path.stat().st_size
+                copied = str(path.relative_to(self._run.path))
+                places[copied] = path.stat().st_size - self._extra.get(copied, 0)
         request = {
             "keeper": keeper_spec(self._process, there).command(host.python),
             "places": places,
@@ -187,10 +189,10 @@ class RemoteProcess:
         elif "file" in message:
             name, data = message["file"], base64.b64decode(message["data"])
             if name == "log":
-                self._log_place = (self._log_place or 0) + len(data)
+                self._log_place = message["place"] + len(data)
                 write_all(1, data)
             elif name.split("/")[0] in ("metrics", "events") and ".." not in Path(name).parts:
-                self._append(name, data)
+                self._append(name, data, message["place"])
         elif "beat" in message:
             path = self._run.heartbeat(self._process.name)
             with contextlib.suppress(OSError):
@@ -208,13 +210,14 @@ class RemoteProcess:
         elif "over" in message:
             self._end(message["over"])
 
-    def _append(self, name: str, data: bytes) -> None:
-        """Append data to the local copy of a file; after a failure nothing in this connection."""
+    def _append(self, name: str, data: bytes, place: int) -> None:
+        """Append data from `place` there to the local copy of a file; after a failure nothing."""
         path = self._run.path / name
         try:
             if name not in self._incomplete:
                 path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
                 with path.open("ab") as file:
+                    self._extra[name] = file.tell() - place
                     file.write(data)
         except OSError:  # such as a full disk
             self._incomplete.add(name)
