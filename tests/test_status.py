@@ -20,6 +20,7 @@ from rich.console import Console
 
 import evaluate
 import launch_cluster
+from a3c.hosts import near_end
 from a3c.launch import run_summary, verbs
 from a3c.process.process_records import write_json
 from a3c.run import rundir
@@ -125,6 +126,19 @@ def test_a_clock_that_was_set_back_hides_no_process(tmp_path: Path) -> None:
     for name in ("ps-0", "worker-0"):
         made.process(name, "done")
     assert {p.state for p in status.read(made.run).processes} == {"done"}
+
+
+def test_a_host_whose_clock_is_ahead_gives_no_speed_and_no_crash_loop(tmp_path: Path) -> None:
+    made = live_run(tmp_path / "run", workers=2)
+    made.rows("worker-1", [made.worker_row(1, -3600.0, **{"train/staleness": 90.0})])
+    record = made.process("worker-1", restarts=3, create_time=made.now + 3600.0)
+    (made.run.path / "elsewhere").mkdir()
+    write_json(near_end.path_of(made.run, "worker-1"), near_end.LastSeen("beta", record, None))
+    found = status.read(made.run)
+    assert found.processes[-1].env_steps_per_s is None
+    assert found.processes[-1].uptime_s is None
+    assert found.staleness == 1.5
+    assert found.warnings == ("worker-1 was restarted 3 times, together with its keeper",)
 
 
 def test_problems_are_warned_of_with_a_remedy(tmp_path: Path, monkeypatch: Patch) -> None:

@@ -110,7 +110,7 @@ class Reader:
         for name, p in found.items():
             if p.role == "worker":
                 row = (self._rows(name) or [{}])[-1]
-                is_news = p.pid is not None and now - row.get("time", 0.0) <= limit_s
+                is_news = p.pid is not None and abs(now - row.get("time", 0.0)) <= limit_s
                 speed = row.get("worker/env_steps_per_s") if is_news else None
                 played = None if games is None else len(games[p.task])
                 found[name] = dataclasses.replace(p, env_steps_per_s=speed, episodes=played)
@@ -196,7 +196,7 @@ class Reader:
         limit_s = fresh_s(config.run.log_interval_s)
         fresh = cluster if is_live and now - cluster.get("time", 0.0) <= limit_s else {}
         running = [latest[p.name] for p in members if p.pid is not None and p.name in latest]
-        news = [row for row in running if now - row.get("time", 0.0) <= limit_s]
+        news = [row for row in running if abs(now - row.get("time", 0.0)) <= limit_s]
         # A run that failed before its first checkpoint has a summary without results.
         end = {} if is_live or not summary.get("env_steps") else summary
         step = rows.newest_step(latest) or (newest[1].step if newest else 0)
@@ -335,6 +335,7 @@ def _member(
     cut_off_at = seen.cut_off_at if seen and is_live else None
     if seen and not seen.has_ended and state in ("stopped", "dead"):
         cut_off_at = seen.cut_off_at or now
+    up_s = now - (known.create_time or math.inf)
     beat_at = 0.0  # as it stays until the first beat
     with contextlib.suppress(OSError):
         beat_at = run.heartbeat(record.name).stat().st_mtime
@@ -349,7 +350,7 @@ def _member(
         address=record.address,
         host=seen.host if seen else record.host,
         log=record.log,
-        uptime_s=max(0.0, now - known.create_time) if lives and known.create_time else None,
+        uptime_s=max(0.0, up_s) if lives and up_s > -10.0 else None,  # else a clock is wrong
         heartbeat_age_s=max(0.0, now - beat_at) if lives and beat_at else None,
         last_exit=known.last_exit,
         last_line=known.last_line,
