@@ -9,6 +9,7 @@ import sys
 import threading
 import time
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 from unittest import mock
@@ -169,7 +170,9 @@ def test_a_killed_remote_keeper_is_restarted_and_its_exit_code_passed_on(far: Fa
     assert far.follow().wait(timeout=60) == 0
 
 
-def test_processes_on_a_host_that_was_cut_off_are_ended_later(far: Far, monkeypatch: Patch) -> None:
+def test_processes_on_a_host_that_was_cut_off_are_ended_later(
+    far: Far, monkeypatch: Patch, caplog: pytest.LogCaptureFixture
+) -> None:
     follower = far.follow()
     far.at_work()
     far.cut_off(follower)
@@ -180,6 +183,10 @@ def test_processes_on_a_host_that_was_cut_off_are_ended_later(far: Far, monkeypa
     assert "worker-1 may still be running there" in far.said.read_text()
 
     refused(r"beta can't be reached \(ssh: no route\)", near_end.end_remote, far.run, now=False)
+    refused("mine may still be running on beta: end it with", hosts.check, far.plan, configure())
+    here = Host("here", "10.77.0.1", 1, sys.executable, str(REPOSITORY))
+    hosts.check(replace(far.plan, processes=(), hosts=(here,)), configure())
+    assert "on beta, which --hosts doesn't name: if it returns, end it there" in caplog.text
     assert far.record()
     stuck = mock.Mock(closed=False, **{"close.return_value": (0, "")})
     stuck.receive.return_value = {"ended": [], "left": ["worker-1"]}

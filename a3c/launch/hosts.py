@@ -5,6 +5,7 @@ import contextlib
 import logging
 import math
 import secrets
+import shlex
 import shutil
 import socket
 import time
@@ -194,10 +195,16 @@ def check(plan: Plan, config: Config, at_work: Sequence[Process] = ()) -> None:
         log.warning("warning: %s", line)
     found = [line for answer in answers for line in faults(answer, answers[0])]
     run = RunDir(Path(plan.run_dir))
-    doubtful = [] if at_work else [host.name for host in near_end.unconfirmed_hosts(run)]
-    if doubtful:  # of an earlier session, as after a crash here
-        what = f"{run.name} may still be running on {', '.join(doubtful)}"
-        found.append(f"{what}: end it with {near_end.stop_command(run.path)}")
+    planned = {host.name for host in plan.hosts}
+    for host in () if at_work else near_end.unconfirmed_hosts(run):  # as after a crash here
+        what = f"{run.name} may still be running on {host.name}"
+        if host.name in planned:
+            found.append(f"{what}: end it with {near_end.stop_command(run.path)}")
+        else:
+            there = shlex.quote(hostfile.directory_of(host, run.label))
+            remedy = f"if it returns, end it there with `pkill -f {there}`"
+            why = "or its workers and those with the same numbers disconnect each other"
+            log.warning("warning: %s, which --hosts doesn't name: %s, %s", what, remedy, why)
     for line in found[:-1]:
         log.error("%s", line)
     if found:
