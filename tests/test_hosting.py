@@ -238,6 +238,11 @@ def test_a_worker_on_a_host_that_was_cut_off_is_removed_later(far: Far) -> None:
     assert "worker-1 may still be running there; give `remove worker-1` again later" in line
     assert "worker-1 may still be running there" in " ".join(status.read(far.run).warnings)
     far.cut.unlink()
+    chief = replace(far.plan.processes[1], name="worker-0", task=0, host="here")
+    replace(far.plan, processes=(*far.plan.processes, chief)).save(far.run)
+    with rundir.hold(far.run.path):
+        line = ended(2, launch_cluster.main, "add", "--run", str(far.run.path)).line
+    assert "worker-1 may still be running on beta: give `remove worker-1` first" in line
     assert ended(0, launch_cluster.main, *remove).out == "worker-1 has left\n"
     assert far.record() is None
     found = status.read(far.run)

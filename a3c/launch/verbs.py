@@ -229,6 +229,7 @@ def add(arguments: argparse.Namespace) -> None:
             remedy = "give fewer, or start with a higher --max-workers"
             raise UserError(f"{what}, of which {len(free)} are free: {remedy}")
         chosen = free[:wanted]
+        _refuse_left(run, chosen)
         if any(not process.is_here for process in chosen):
             added = dataclasses.replace(plan, processes=tuple(chosen))
             hosts.check(added, rundir.read_config(run), at_work=plan.of_role("ps"))
@@ -256,6 +257,15 @@ def _refuse_idle(run: RunDir) -> None:
         raise UserError(f"{run.name} has no launcher any more: give `stop`, then --resume")
     if not is_held or (chief and chief.state in ENDED_STATES):  # closing games may be played
         raise UserError(f"{run.name} is not training: start it with --resume")
+
+
+def _refuse_left(run: RunDir, chosen: Sequence[Process]) -> None:
+    """Refuse to add a worker that may still run on its host, because `remove` didn't reach it."""
+    for process in chosen:
+        seen = near_end.read(near_end.path_of(run, process.name))
+        if seen and seen.record and not seen.has_ended:
+            what = f"{process.name} may still be running on {seen.host}"
+            raise UserError(f"{what}: give `remove {process.name}` first")
 
 
 def _take_back(run: RunDir, plan: Plan, chosen: Sequence[Process]) -> None:
