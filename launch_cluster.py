@@ -323,15 +323,17 @@ def _plan(
         has_box_actions=type(actions).__name__ == "Box",
     )
     warnings += preflight.warnings(planned, config, preflight.measure_machine(run.path))
+    task = game.env_id if game else env_id
     is_new = chosen.preset and not chosen.resume
-    if is_new and command_line.is_for_another_task(chosen.preset, env_id):
+    if is_new and command_line.is_for_another_task(chosen.preset, task):
         warnings.append(
             f"preset {chosen.preset} is for another task than {env_id}: without "
             "--preset the one that fits is taken"
         )
     has_settings = chosen.preset or chosen.config or chosen.resume
     if game and not has_settings and command_line.preset_for(env_id) is None:
-        warnings.append(f"no preset is taken for {env_id} by itself: give --preset atari")
+        fitting = command_line.preset_for(task)
+        warnings.append(f"no preset is taken for {env_id} by itself: give --preset {fitting}")
     for line in (*warnings, *([danger] if danger else [])):
         log.warning("warning: %s", line)
     return planned

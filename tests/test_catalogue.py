@@ -90,8 +90,11 @@ def test_a_preset_for_another_task_gives_a_warning(caplog: Log) -> None:
     assert launch_cluster.main([*DRY_RUN, "Acrobot-v1", "--preset", "cartpole"]) == 0
     assert "preset cartpole is for another task than Acrobot-v1" in caplog.text
     caplog.clear()
-    assert launch_cluster.main([*DRY_RUN, "Acrobot-v1"]) == 0
-    assert "another task" not in caplog.text
+    for fitting in (["Acrobot-v1"], ["Qbert-v4", "--preset", "atari"]):
+        assert launch_cluster.main([*DRY_RUN, *fitting]) == 0
+        assert "another task" not in caplog.text
+    assert launch_cluster.main([*DRY_RUN, "ale_py:ALE/Pong-v5"]) == 0
+    assert "give --preset pong" in caplog.text
 
 
 @pytest.mark.parametrize(

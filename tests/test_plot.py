@@ -281,6 +281,32 @@ def test_names_of_many_runs_leave_room_for_their_curves(tmp_path: Path, what: st
     assert max(len(axes.get_yticks()) for axes in made.axes) <= 8
 
 
+def test_seven_groups_are_named_and_drawn_above_the_others(tmp_path: Path) -> None:
+    runs = []
+    for number in range(9):
+        named = {"wrapper": [{"name": "a_module_with_a_long_name:WrapperOfMine", "by": number}]}
+        path = tmp_path / f"a-run-with-such-a-long-name-that-few-fit-below-the-picture-{number}"
+        made = FakeRun(path, config(env_id="x" * 70, stop_at_return=1.0, **named))
+        made.rows("episodes", [{"time": 1.0, "env_steps": 5, "return": 1.0}] * 2)
+        made.rows("evaluator-0", [{"time": 1.0, "env_steps": 5, "evaluation/mean": 1.0}] * 2)
+        made.rows("worker-0", [made.worker_row(5, 1.0)] * 2)
+        runs.append(curves.load(made.run.path))
+    for what in ("return", "throughput"):
+        figure = charts.figure(what, runs)
+        figure.draw_without_rendering()
+        assert figure.texts[0].get_window_extent().x1 <= figure.bbox.x1, "the title"
+        (legend,) = figure.legends
+        names = [text.get_text() for text in legend.get_texts()]
+        if what == "return":
+            assert "2 others" in names
+        assert sum(name.startswith("a-run") for name in names) >= 7
+        assert all(axes.get_window_extent().height > 60 for axes in figure.axes)
+    axes = charts.figure("return", runs).axes[0]
+    marks = [line for line in axes.lines if line.get_marker() == "o"]
+    heights = [line.get_zorder() for line in marks]
+    assert min(heights[:7]) > max(heights[7:])
+
+
 def test_a_goal_is_drawn_only_if_all_runs_have_it(tmp_path: Path) -> None:
     def marks(*goals: tuple[str, float | None]) -> list[str]:
         runs = []

@@ -1,5 +1,6 @@
 """The state of a run, read from its files, and the dashboard that shows it."""
 
+import dataclasses
 import io
 import json
 import os
@@ -139,6 +140,11 @@ def test_a_host_whose_clock_is_ahead_gives_no_speed_and_no_crash_loop(tmp_path: 
     assert found.processes[-1].uptime_s is None
     assert found.staleness == 1.5
     assert found.warnings == ("worker-1 was restarted 3 times, together with its keeper",)
+    near_end.path_of(made.run, "worker-1").unlink()
+    made.rows("worker-1", [made.worker_row(2, 1.0, **{"train/staleness": 90.0})])
+    made.process("worker-1", "starting")  # and the row is of the process before
+    found = status.read(made.run)
+    assert (found.processes[-1].env_steps_per_s, found.staleness) == (None, 1.5)
 
 
 def test_problems_are_warned_of_with_a_remedy(tmp_path: Path, monkeypatch: Patch) -> None:
@@ -283,9 +289,14 @@ def test_a_dashboard_fits_and_shows_what_matters(tmp_path: Path, workers: int, w
     assert trouble.plain.startswith(f"● {last} ")
     drawn = dashboard.draw(board.status, board.points, (), 130, 50)
     assert workers > 2 or any(" 192.168.100.100:22222" in line.plain for line in drawn)
-    drawn = dashboard.draw(board.status, board.points, ["stopping"], width, 9)
-    assert len(drawn) <= 9
-    assert drawn[-1].plain == "stopping"
+    many = dataclasses.replace(board.status, warnings=tuple("abcd"), tensorboard="host:6006")
+    for found, rows in ((board.status, 9), (many, 11), (many, 12)):
+        drawn = dashboard.draw(found, board.points, ["stopping"], width, rows)
+        assert len(drawn) <= rows
+        assert drawn[-1].plain == "stopping"
+    values, labels = dashboard.figures(board.status, 50)
+    assert max(values.cell_len, labels.cell_len) <= 50
+    assert values.plain.split()[:2] == [score(board.status.mean_return_100), "1,150"]
 
 
 @pytest.mark.parametrize("rows", [9, 17])

@@ -74,6 +74,13 @@ def test_a_full_disk_gets_no_more_files_and_then_the_rows(tmp_path: Path) -> Non
     assert not [*tmp_path.iterdir()]
     sink.write(5, {"loss/total": 2.0})
     assert [event.step for event in shown(tmp_path).Scalars("loss/total")] == [5]
+    next(tmp_path.iterdir()).unlink()  # by hand, to make room
+    sink.write(6, {"loss/total": 2.0})
+    assert [event.step for event in shown(tmp_path).Scalars("loss/total")] == [6]
+    moved = tmp_path.rename(tmp_path.with_name("moved"))
+    sink.write(7, {"loss/total": 2.0})
+    assert [event.step for event in shown(moved).Scalars("loss/total")] == [6, 7]
+    assert not tmp_path.exists()
 
 
 def test_a_folder_may_have_a_name_that_is_not_utf_8(tmp_path: Path) -> None:

@@ -4,6 +4,7 @@ Errors here never stop the process or its keeper. A full disk loses log lines; a
 terminal loses the echo. The keeper always reads the pipe, so the process can go on writing.
 """
 
+import contextlib
 import os
 import re
 import select
@@ -97,10 +98,21 @@ class Capture:
         self.tail = Tail()
 
     def open_log(self) -> int:
-        """Open the log, readable by its owner only; raises OSError."""
-        if self._fd is None:
+        """Open the log, readable by its owner only, again if it was moved; raises OSError."""
+        old = self._fd
+        if old is not None:
+            with contextlib.suppress(FileNotFoundError):
+                if os.path.samestat(self._path.stat(), os.fstat(old)):
+                    return old
+        try:
             flags = os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_NOCTTY
             self._fd = os.open(self._path, flags, 0o600)
+        except OSError:
+            if old is None:
+                raise
+            return old  # such as in a run directory that was moved
+        if old is not None:
+            os.close(old)
         return self._fd
 
     def feed(self, data: bytes) -> None:

@@ -113,7 +113,7 @@ def _draw_games(axes: Axes, history: History, scale: Scale, window: int) -> None
     axes.scatter([], [], label="one game", alpha=0.6, **points)  # for the legend
     label = f"mean of the last {window:,} games"
     axes.plot(*curves.smooth(games, window), color=COLOURS[0], linewidth=2.4, label=label)
-    _draw_evaluations(axes, history, scale, COLOURS[1], bars=True)
+    _draw_evaluations(axes, history, scale, {"color": COLOURS[1]}, bars=True)
 
 
 def _draw_groups(
@@ -141,11 +141,11 @@ def _draw_groups(
             axes.plot(over.x, over.mean, linewidth=2.6, label=label, **style)
             _draw_band(axes, over, style["color"])
         for history in histories:
-            _draw_evaluations(axes, history, scale, style["color"], bars=False)
+            _draw_evaluations(axes, history, scale, style, bars=False)
 
 
 def _draw_evaluations(
-    axes: Axes, history: History, scale: Scale, colour: str, *, bars: bool
+    axes: Axes, history: History, scale: Scale, style: Mapping[str, Any], *, bars: bool
 ) -> None:
     mean = history.curve(EVALUATOR, "evaluation/mean", scale)
     if not len(mean.x):
@@ -154,7 +154,7 @@ def _draw_evaluations(
     known = bars and len(error.y) == len(mean.y)
     label = "evaluation: mean ± standard error" if known else "circles: evaluation"
     look: dict[str, Any] = {"fmt": "o-", "markersize": 6, "linewidth": 1.3, "capsize": 3}
-    look |= {"markeredgecolor": "white", "color": colour, "label": label}
+    look |= {"markeredgecolor": "white", "label": label, **style}
     axes.errorbar(*mean, yerr=error.y if known else None, **look)
 
 
@@ -247,7 +247,8 @@ def _throughput(histories: Sequence[History], axis: str, window: int) -> Figure:
     pictures.style_axes(shares, "share of time", "", "Where the workers' time goes")
     shares.grid(visible=False, axis="y")
     every = -(-len(histories) // 7)  # so that the names don't overlap
-    shares.set_yticks(places[::every], [history.name for history in histories[::every]])
+    names = [pictures.shortened(run.name, 40) for run in histories[::every]]
+    shares.set_yticks(places[::every], names)
     shares.xaxis.set_major_formatter(PercentFormatter(1.0, 0))
     pictures.legend_below(figure, [shares] if len(histories) == 1 else [speed, shares])
     return figure

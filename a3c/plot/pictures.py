@@ -25,7 +25,7 @@ DPI = 100
 SIZE = (12.0, 7.0)  # inches
 HEADER = 0.92  # inches
 MAX_ENTRIES, MAX_ROWS = 18, 7  # of a legend, without that of the others
-_LETTER = 0.105  # mean width of a subtitle's letter in inches
+_LETTER, _TITLE_LETTER = 0.105, 0.165  # mean widths of the letters of a heading in inches
 
 matplotlib.rcParams["text.parse_math"] = False  # `$` in the name of a run begins no formula
 
@@ -55,7 +55,8 @@ def page(title: str, subtitle: str, size: tuple[float, float] = SIZE) -> Figure:
     engine = ConstrainedLayoutEngine(rect=below, w_pad=0.14, h_pad=0.12, wspace=0.02, hspace=0.02)
     figure.set_layout_engine(engine)
     left = 0.22 / width
-    figure.text(left, 1 - 0.2 / height, title, size=18, weight="bold", color=INK, va="top")
+    size_pt = min(18.0, 18.0 * (width - 0.4) / (_TITLE_LETTER * len(title)))
+    figure.text(left, 1 - 0.2 / height, title, size=size_pt, weight="bold", color=INK, va="top")
     room = int((width - 0.4) / _LETTER)
     text = subtitle if len(subtitle) <= room else subtitle[: room - 1] + "…"
     figure.text(left, 1 - 0.58 / height, text, size=12.5, color=FAINT, va="top")
@@ -87,17 +88,26 @@ def legend_below(figure: Figure, axes: Sequence[Axes]) -> None:
             entries.setdefault(label, handle)
     if not entries:
         return
+    names = [shortened(label, 47) for label in entries]
+    if len(set(names)) == len(names):
+        entries = dict(zip(names, entries.values(), strict=True))
     columns = max(1, min(len(entries), 4, 110 // (max(map(len, entries)) + 8)))
     # Bars, bands and marks are always named.
     lines = {label: line for label, line in entries.items() if isinstance(line, Line2D)}
     runs = [label for label, line in lines.items() if line.get_color() != FAINT]
     room = min(MAX_ENTRIES, MAX_ROWS * columns) - (len(entries) - len(runs))
-    if others := runs[max(room, 1) :]:
+    are_grey = any(line.get_color() == GREY for line in lines.values())  # and have one entry
+    if not are_grey and (others := runs[max(room, 1) :]):
         for label in others:
             del entries[label]
         entries[count(len(others), "other")] = Line2D([], [], linewidth=0)
     look: dict[str, Any] = {"ncols": columns, "fontsize": 12, "labelcolor": INK, "frameon": False}
     figure.legend(list(entries.values()), list(entries), loc="outside lower center", **look)
+
+
+def shortened(name: str, longest: int) -> str:
+    """A name without its middle if it is long: those of several runs may differ at the end."""
+    return name if len(name) <= longest else f"{name[: longest - 16]}…{name[-15:]}"
 
 
 def line_style(index: int) -> dict[str, Any]:

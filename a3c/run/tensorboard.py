@@ -86,7 +86,9 @@ class TensorBoardSink:
 
     def _append(self, **event: Any) -> None:
         try:
-            if self._writer is None:
+            is_here = self._path and self._path.exists()
+            # Writing to a deleted file never fails. The folder is missing if the run was moved.
+            if self._writer is None or (not is_here and self._directory.exists()):
                 # Later than any other file: TensorBoard reads in the order of names.
                 self._directory.mkdir(parents=True, exist_ok=True)
                 others = self._directory.glob("events.out.tfevents.*")

@@ -121,7 +121,8 @@ class Dashboard:
         rows = self._console.height if self._live else sys.maxsize
         drawn = draw(self.status, self.points, self._notes, options.max_width, rows)
         for line in drawn[:rows]:
-            line.no_wrap, line.overflow = True, "crop"
+            line.no_wrap = True
+            line.truncate(options.max_width, overflow="ellipsis")
             if options.ascii_only:
                 line.plain = line.plain.translate(_ASCII).encode("ascii", "replace").decode()
             yield line
@@ -168,6 +169,10 @@ def draw(
     gaps = 4 if below else 3
     spark = sparkline(points, width)
     room = rows - len(top + progress + now + spark + below)
+    if room < 0:
+        spark, room = [], room + len(spark)
+    if room < 0:  # the last line stays, which is the newest note
+        below = [*below[: max(0, len(below) - 1 + room)], *below[-1:]]
     table = (
         process_cells(status.processes, width, room - gaps)
         or process_cells(status.processes, width, room)
@@ -261,6 +266,9 @@ def figures(status: Status, width: int) -> list[Text]:
         del pairs["frames/s"]
     styles = {"ps load": "bold red" if busiest > 90 else "bold yellow" if busiest > 70 else "bold"}
     widths = [max(len(label), len(value)) + 1 for label, value in pairs.items()]
+    while sum(widths) > width and len(pairs) > 1:
+        pairs.popitem()
+        widths.pop()
     spare = max(0, min(24, (width - sum(widths)) // len(pairs)))
     values, labels = Text(), Text()
     for (label, value), cell in zip(pairs.items(), widths, strict=True):

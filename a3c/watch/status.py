@@ -110,7 +110,7 @@ class Reader:
         for name, p in found.items():
             if p.role == "worker":
                 row = (self._rows(name) or [{}])[-1]
-                is_news = p.pid is not None and abs(now - row.get("time", 0.0)) <= limit_s
+                is_news = p.state == "running" and abs(now - row.get("time", 0.0)) <= limit_s
                 speed = row.get("worker/env_steps_per_s") if is_news else None
                 played = None if games is None else len(games[p.task])
                 found[name] = dataclasses.replace(p, env_steps_per_s=speed, episodes=played)
@@ -195,7 +195,7 @@ class Reader:
         ]
         limit_s = fresh_s(config.run.log_interval_s)
         fresh = cluster if is_live and now - cluster.get("time", 0.0) <= limit_s else {}
-        running = [latest[p.name] for p in members if p.pid is not None and p.name in latest]
+        running = [latest[p.name] for p in members if p.state == "running" and p.name in latest]
         news = [row for row in running if abs(now - row.get("time", 0.0)) <= limit_s]
         # A run that failed before its first checkpoint has a summary without results.
         end = {} if is_live or not summary.get("env_steps") else summary

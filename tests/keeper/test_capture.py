@@ -3,11 +3,12 @@
 import itertools
 import os
 import pickle
+from pathlib import Path
 
 from hypothesis import given
 from hypothesis import strategies as st
 
-from a3c.keeper.capture import TAIL_LINES, Echo, Tail
+from a3c.keeper.capture import TAIL_LINES, Capture, Echo, Tail
 
 STREAMS = st.lists(
     st.sampled_from([b"a", b"b", b"\r", b"\n", b"\t", b"\x1b[1;31m", b"\xc3", b"\xbc", b"\x00"])
@@ -49,6 +50,22 @@ def test_a_line_without_end_takes_bounded_memory() -> None:
         tail.feed(b"x" * 10_000)
     assert [len(line) for line in tail.lines()] == [500]
     assert len(pickle.dumps(tail)) < 20_000
+
+
+def test_a_log_that_was_rotated_or_deleted_is_made_again(tmp_path: Path) -> None:
+    path = tmp_path / "logs" / "worker-0.log"
+    path.parent.mkdir()
+    capture = Capture(path, None)
+    capture.feed(b"a\n")
+    old = path.rename(path.with_suffix(".1"))
+    capture.feed(b"b\n")
+    assert (old.read_text(), path.read_text()) == ("a\n", "b\n")
+    path.unlink()
+    capture.feed(b"c\n")
+    assert path.read_text() == "c\n"
+    moved = path.parent.rename(tmp_path / "moved")
+    capture.feed(b"d\n")
+    assert (moved / path.name).read_text() == "c\nd\n"
 
 
 def test_a_reader_that_stops_reading_blocks_nothing_and_gets_the_newest_later() -> None:
