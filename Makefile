@@ -4,6 +4,8 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.made-from-lock
+# Make it anew if its Python is gone, as after an upgrade of the system.
+$(shell test -x $(BIN)/python || rm -f $(STAMP))
 
 # An ENV that is a path is the start-up file of a shell.
 ENV_ID := $(or $(filter-out /% ~% .%,$(ENV)),CartPole-v1)

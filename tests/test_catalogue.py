@@ -160,8 +160,9 @@ def test_hints_name_the_users_python(here: Path, monkeypatch: Patch) -> None:
     monkeypatch.setattr(sys, "executable", str(here / ".venv/bin/python"))
     script = str(REPOSITORY / "evaluate.py")  # which isn't below here
     assert console.command("evaluate.py") == f".venv/bin/python {script}"
-    assert console.command("tensorboard") == ".venv/bin/tensorboard"
     (here / ".venv/bin").mkdir(parents=True)
+    (here / ".venv/bin/tensorboard").touch()
+    assert console.command("tensorboard") == ".venv/bin/tensorboard"
     (here / ".venv/bin/python").touch(mode=0o755)
     monkeypatch.setenv("PATH", str(here / ".venv/bin"))
     assert console.command("evaluate.py") == f"python {script}"

@@ -34,6 +34,8 @@ def test_completions_match_the_parsers(capsys: Out) -> None:
     offered = {
         "sta": "start status",
         "lo": "logs",
+        "ke": "keep",
+        "keep --at": "",
         "--mode ": "auto child compose tmux",
         "--mode=t": "tmux",
         "start --mode c": "child compose",

@@ -61,6 +61,9 @@ def test_a_path_in_a_command_is_never_taken_for_a_flag(here: Path) -> None:
 def test_a_command_can_be_pasted_whatever_the_folder_is_called(monkeypatch: Patch) -> None:
     monkeypatch.setattr(console, "REPOSITORY", Path("/my clones/a3c"))
     assert console.command("plot.py").endswith(" '/my clones/a3c/plot.py'")
+    user_site = Path("/home/me/.local/lib/python3.11/site-packages")  # of `pip install --user`
+    monkeypatch.setattr(console, "REPOSITORY", user_site)
+    assert console.program("plot.py") == console.command("plot.py") == "a3c-plot"
 
 
 @pytest.mark.parametrize(

@@ -72,6 +72,11 @@ def test_an_own_envs_py_in_the_path_is_not_ours(
     assert (code, "Traceback" in out) == (0, False), out
     code, out = said(installed, tmp_path, "a3c-evaluate", "zoo/cartpole", "--episodes", "1")
     assert (code, "CartPole-v1 after" in out) == (0, True), out
+    (tmp_path / "tests").mkdir()
+    (tmp_path / "tests" / "own.py").write_text("import gymnasium\nprint(gymnasium.__name__)\n")
+    flags = ("--mode", "child", "--env-id", "tests.own:CartPole-v1", "--dry-run")
+    code, out = said(installed, tmp_path, "a3c", *flags)
+    assert (code, "module tests too" in out) == (0, False), out
 
 
 def test_a_mode_that_needs_a_clone_is_refused(installed: Path, tmp_path: Path) -> None:
@@ -134,6 +139,9 @@ def test_make_setup_takes_a_python_that_has_tensorflow(tmp_path: Path, monkeypat
     assert setup(13) == ("", []), "it is up to date"
     os.utime(tmp_path / ".venv" / ".made-from-lock", (1, 1))
     assert setup(13) == ("", ["-m venv .venv", "pip"]), "what `make extras` has added stays"
+    (tmp_path / ".venv" / "bin" / "python").unlink()
+    (tmp_path / ".venv" / "bin" / "python").symlink_to(tmp_path / "gone")
+    assert setup(13) == ("", ["-m venv --clear .venv", "pip"]), "its Python is gone"
 
 
 @needs_make

@@ -24,10 +24,9 @@ _LIBRARIES = (
     REPOSITORY / "a3c",
 )
 # Modules beside the scripts, which are found before those in the current folder.
-_OURS = {
-    *("a3c", "benchmarks", "envs", "evaluate", "examples", "launch_cluster", "model", "plot"),
-    *("tests", "worker"),
-}
+_OURS = {"a3c", "envs", "evaluate", "examples", "launch_cluster", "model", "plot", "worker"}
+if (REPOSITORY / "Makefile").exists():  # in a clone
+    _OURS |= {"benchmarks", "tests"}
 _MAX_CHARS = 400  # TensorFlow's messages can be pages long
 
 

@@ -144,7 +144,9 @@ def candidates(
 ) -> Iterable[str]:
     """The words that may come after `words`, where `current` is typed already."""
     if not words and not current.startswith("-"):
-        return parsers
+        return [*parsers, "keep"]
+    if words[:1] == ["keep"]:  # Kubernetes and Slurm give it, so few type its flags
+        return []
     parser = parsers["start"]
     if words and words[0] in parsers:
         parser, words = parsers[words[0]], words[1:]

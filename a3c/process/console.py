@@ -95,7 +95,7 @@ def discard(stream: TextIO) -> None:
 
 def program(script: str) -> str:
     """The name of a script of ours: `launch_cluster.py`, or `a3c` in an installed package."""
-    is_installed = REPOSITORY.is_relative_to(sys.prefix) and REPOSITORY.name == "site-packages"
+    is_installed = REPOSITORY.name in ("site-packages", "dist-packages")
     return _INSTALLED.get(script, script) if is_installed else script
 
 
@@ -105,7 +105,8 @@ def command(name: str) -> str:
     is_on_path = shutil.which("python") == sys.executable
     name = program(name)
     if not name.endswith(".py"):
-        return name if is_on_path else shlex.quote(relative_path(python.parent / name))
+        own = python.parent / name  # missing in a user's installation, where it is on the path
+        return name if is_on_path or not own.exists() else shlex.quote(relative_path(own))
     words = ["python" if is_on_path else relative_path(python), relative_path(REPOSITORY / name)]
     return shlex.join(words)
 
