@@ -325,7 +325,9 @@ def _plan(
     warnings += preflight.warnings(planned, config, preflight.measure_machine(run.path))
     task = game.env_id if game else env_id
     is_new = chosen.preset and not chosen.resume
-    if is_new and command_line.is_for_another_task(chosen.preset, task):
+    if is_new and all(
+        command_line.is_for_another_task(chosen.preset, name) for name in (env_id, task)
+    ):
         warnings.append(
             f"preset {chosen.preset} is for another task than {env_id}: without "
             "--preset the one that fits is taken"

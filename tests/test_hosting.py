@@ -185,8 +185,9 @@ def test_processes_on_a_host_that_was_cut_off_are_ended_later(
     refused(r"beta can't be reached \(ssh: no route\)", near_end.end_remote, far.run, now=False)
     refused("mine may still be running on beta: end it with", hosts.check, far.plan, configure())
     here = Host("here", "10.77.0.1", 1, sys.executable, str(REPOSITORY))
-    hosts.check(replace(far.plan, processes=(), hosts=(here,)), configure())
-    assert "on beta, which --hosts doesn't name: if it returns, end it there" in caplog.text
+    without_beta = replace(far.plan, processes=(), hosts=(here,))
+    hosts.check(without_beta, configure())
+    assert "on beta, which can't be reached: if this host returns, end the run" in caplog.text
     assert far.record()
     stuck = mock.Mock(closed=False, **{"close.return_value": (0, "")})
     stuck.receive.return_value = {"ended": [], "left": ["worker-1"]}
@@ -195,6 +196,7 @@ def test_processes_on_a_host_that_was_cut_off_are_ended_later(
         refused("worker-1 on beta did not end", near_end.end_remote, far.run, now=False)
     assert far.record(), "else `stop` would find nothing the next time"
     far.cut.unlink()
+    refused("mine may still be running on beta: end it", hosts.check, without_beta, configure())
     assert near_end.end_remote(far.run, now=False) == ["worker-1"]
     assert far.record() is None
     assert near_end.end_remote(far.run, now=False) == []

@@ -285,7 +285,7 @@ def test_seven_groups_are_named_and_drawn_above_the_others(tmp_path: Path) -> No
     runs = []
     for number in range(9):
         named = {"wrapper": [{"name": "a_module_with_a_long_name:WrapperOfMine", "by": number}]}
-        path = tmp_path / f"a-run-with-such-a-long-name-that-few-fit-below-the-picture-{number}"
+        path = tmp_path / f"a-run-with-such-a-long-name-that-few-fit-below-the-pictures-{number}"
         made = FakeRun(path, config(env_id="x" * 70, stop_at_return=1.0, **named))
         made.rows("episodes", [{"time": 1.0, "env_steps": 5, "return": 1.0}] * 2)
         made.rows("evaluator-0", [{"time": 1.0, "env_steps": 5, "evaluation/mean": 1.0}] * 2)

@@ -294,6 +294,9 @@ def test_a_dashboard_fits_and_shows_what_matters(tmp_path: Path, workers: int, w
         drawn = dashboard.draw(found, board.points, ["stopping"], width, rows)
         assert len(drawn) <= rows
         assert drawn[-1].plain == "stopping"
+    calm = dataclasses.replace(board.status, warnings=())
+    drawn = dashboard.draw(calm, board.points, ["stopping"], width, 7)
+    assert drawn[-2].plain.startswith(f"{workers + 1} processes: ")
     values, labels = dashboard.figures(board.status, 50)
     assert max(values.cell_len, labels.cell_len) <= 50
     assert values.plain.split()[:2] == [score(board.status.mean_return_100), "1,150"]

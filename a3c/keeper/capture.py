@@ -101,7 +101,7 @@ class Capture:
         """Open the log, readable by its owner only, again if it was moved; raises OSError."""
         old = self._fd
         if old is not None:
-            with contextlib.suppress(FileNotFoundError):
+            with contextlib.suppress(OSError):
                 if os.path.samestat(self._path.stat(), os.fstat(old)):
                     return old
         try:

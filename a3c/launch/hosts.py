@@ -8,6 +8,7 @@ import secrets
 import shlex
 import shutil
 import socket
+import subprocess
 import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
@@ -198,13 +199,14 @@ def check(plan: Plan, config: Config, at_work: Sequence[Process] = ()) -> None:
     planned = {host.name for host in plan.hosts}
     for host in () if at_work else near_end.unconfirmed_hosts(run):  # as after a crash here
         what = f"{run.name} may still be running on {host.name}"
-        if host.name in planned:
+        call = ssh_command(host, ["true"])
+        if host.name in planned or not subprocess.run(call, capture_output=True).returncode:
             found.append(f"{what}: end it with {near_end.stop_command(run.path)}")
         else:
             there = shlex.quote(hostfile.directory_of(host, run.label))
-            remedy = f"if it returns, end it there with `pkill -f {there}`"
-            why = "or its workers and those with the same numbers disconnect each other"
-            log.warning("warning: %s, which --hosts doesn't name: %s, %s", what, remedy, why)
+            remedy = f"if this host returns, end the run there with `pkill -f {there}`"
+            why = "or its workers and the new ones with the same numbers disconnect each other"
+            log.warning("warning: %s, which can't be reached: %s, %s", what, remedy, why)
     for line in found[:-1]:
         log.error("%s", line)
     if found:

@@ -29,6 +29,7 @@ from a3c.play import locate
 from a3c.process import process_records
 from a3c.process.console import command, count, discard, format_mean, relative_path
 from a3c.run import checkpoint, rundir
+from a3c.run.metrics import WINDOW
 from a3c.run.rows import LineFollower, latest, newest_step, parse_row, rollback_messages
 from a3c.run.rundir import REPOSITORY, RunDir
 from a3c.watch.snapshot import Curve, one_line
@@ -262,9 +263,7 @@ def summarise(
         with contextlib.suppress(OSError):
             process_records.write_json(run.summary, before)
         return before
-    mean, returns = (manifest.mean_return_100, manifest.recent_returns) if manifest else (None, [])
-    if mean is None and returns:  # of fewer than 100 games
-        mean = sum(returns) / len(returns)
+    returns = manifest.recent_returns if manifest else []  # of 100 games at most
     kept = locate.find_best(run)
     videos = sorted(run.videos.glob(f"*-step-{step}-*"), key=lambda path: path.stat().st_mtime)
     summary = {
@@ -276,7 +275,7 @@ def summarise(
         "env_steps": step,
         "wall_s": wall_s,
         "env_steps_per_s": round(step / wall_s, 1) if wall_s else 0.0,
-        "mean_return_100": mean,
+        "mean_return_100": sum(returns) / len(returns) if returns else None,
         "episodes": manifest.episodes if manifest else 0,
         "evaluation": evaluation,
         "checkpoint": str(path) if path else None,
@@ -312,7 +311,7 @@ def closing(run: RunDir, summary: dict[str, Any], pictures: list[str]) -> str:
     here, events = (shlex.quote(relative_path(path)) for path in (run.path, run.path / "events"))
     if summary["mean_return_100"] is not None:
         mean = format_mean(summary["mean_return_100"], goal)
-        games = count(min(100, summary["episodes"]), "game")
+        games = count(min(WINDOW, summary["episodes"]), "game")
         rows.append(("mean return", f"{mean} (last {games} in training)"))
     if summary.get("lost_env_steps"):
         rows.append(("lost", f"{count(summary['lost_env_steps'], 'env step')}: in no checkpoint"))

@@ -88,7 +88,8 @@ def legend_below(figure: Figure, axes: Sequence[Axes]) -> None:
             entries.setdefault(label, handle)
     if not entries:
         return
-    names = [shortened(label, 47) for label in entries]
+    # Settings are whole, and have up to 60 characters: two may differ in their middle only.
+    names = [shortened(label, 47) if len(label) > 60 else label for label in entries]
     if len(set(names)) == len(names):
         entries = dict(zip(names, entries.values(), strict=True))
     columns = max(1, min(len(entries), 4, 110 // (max(map(len, entries)) + 8)))

@@ -86,7 +86,7 @@ class TensorBoardSink:
 
     def _append(self, **event: Any) -> None:
         try:
-            is_here = self._path and self._path.exists()
+            is_here = self._path and os.path.lexists(self._path)  # raises nothing, as on NFS
             # Writing to a deleted file never fails. The folder is missing if the run was moved.
             if self._writer is None or (not is_here and self._directory.exists()):
                 # Later than any other file: TensorBoard reads in the order of names.

@@ -169,9 +169,9 @@ def draw(
     gaps = 4 if below else 3
     spark = sparkline(points, width)
     room = rows - len(top + progress + now + spark + below)
-    if room < 0:
+    if room < 1:
         spark, room = [], room + len(spark)
-    if room < 0:  # the last line stays, which is the newest note
+    if room < 0:  # the last line stays, as it is the newest note if there is one
         below = [*below[: max(0, len(below) - 1 + room)], *below[-1:]]
     table = (
         process_cells(status.processes, width, room - gaps)
