@@ -196,14 +196,28 @@ class Scripted(module.RecordedKeepers):
         return True
 
 
-def test_a_run_waits_for_its_evaluator_if_the_ps_exits_before_the_chief(run: RunDir) -> None:
+def test_a_run_waits_for_its_evaluator_if_the_ps_exits_before_the_chief(
+    run: RunDir, monkeypatch: Patch, caplog: Log
+) -> None:
+    caplog.set_level("INFO")
     keepers = Scripted(run, {"ps-0": 1, "worker-0": 2, "worker-1": 2, "evaluator-0": 4})
 
     def look() -> None:
         keepers.looks += 1
 
-    assert supervise(plan(run, *TRIO, "evaluator-0"), keepers, look) == module.Outcome(0)
+    planned = plan(run, *TRIO, "evaluator-0")
+    assert supervise(planned, keepers, look) == module.Outcome(0)
     assert keepers.told == []
+    waiting = "waiting for the evaluator's last games (Ctrl-C ends them)"
+    assert caplog.messages == [waiting]
+    monkeypatch.setattr(module, "EVALUATOR_LINGER_S", 0.2)
+    keepers = Scripted(run, dict.fromkeys(TRIO, 1) | {"evaluator-0": 10**9})
+    assert supervise(planned, keepers, look) == module.Outcome(0)
+    assert keepers.told == ["evaluator-0"]
+    assert caplog.messages[1:] == [
+        waiting,
+        "the evaluator is ended: its last games took more than 0.2 s",
+    ]
 
 
 def test_a_chief_whose_callbacks_take_their_time_ends_no_evaluator(

@@ -106,6 +106,14 @@ def test_rewards_that_a_wrapper_skips_count() -> None:
     assert rollout.episodes == [Episode(111.0, 2)] * 2
 
 
+def test_a_reward_of_several_numbers_is_refused_in_words() -> None:
+    inner = ScriptedEnv(0, (Script((1.0, 10.0)),), [])
+    env = gymnasium.wrappers.TransformReward(inner, lambda reward: np.full(2, reward))
+    with closing(wrappers.Copies(lambda: env, 1, ({"name": f"{__name__}:Twice"},))) as made:
+        made.reset()
+        refused(r"reward \[1. 1.\] isn't one number", made.step, np.zeros(1, int))
+
+
 def test_games_that_a_wrapper_plays_in_reset_have_no_score() -> None:
     played = rollouts("WarmUp", Script((1.0, 10.0)), rollout_length=6)
     assert next(played).episodes == [Episode(11.0, 2)] * 3

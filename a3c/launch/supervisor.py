@@ -251,9 +251,15 @@ class Supervisor:
                 # The chief has ended the run. A worker that starts late would wait for it forever.
                 self._wait(self._of_role("worker"), WORKER_LINGER_S, without_ps_s=AFTER_PS_S)
                 self._wait(self._servers, PS_LINGER_S)
-                self._wait(self._of_role("evaluator"), EVALUATOR_LINGER_S)
+                players = self._of_role("evaluator")
+                if not self._ended(players):
+                    log.info("waiting for the evaluator's last games (Ctrl-C ends them)")
+                self._wait(players, EVALUATOR_LINGER_S)
                 if self._interruption.came():
                     break
+                if not self._ended(players):
+                    late = f"{EVALUATOR_LINGER_S:g} s"
+                    log.error("the evaluator is ended: its last games took more than %s", late)
                 return Outcome(EXIT_OK)
             if any(self.exit_code(name) == EXIT_OK for name in self._servers):
                 # The chief is exiting too, or a user ended a ps, which then waits for no worker.
