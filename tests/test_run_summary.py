@@ -147,6 +147,9 @@ def test_a_solved_run_that_is_resumed_and_stopped_is_known_to_be_solved(tmp_path
     first = summarise(made.run, "done", newest_valid(made.run.checkpoints), scores, 475.0)
     older = {name: value for name, value in first.items() if name not in ("best", "video")}
     assert "1     480.0     500.0         -" in closing(made.run, older, [])
+    lower = {**older, "evaluation": {**older["evaluation"], "mean": -151234.5, "median": -150876.2}}
+    (line,) = (line for line in closing(made.run, lower, []).splitlines() if "-151" in line)
+    assert line.split()[:3] == ["1", "-151,234.5", "-150,876.2"]
     rundir.create(made.run.path, made.config, None, resume=True)
     again = summarise(made.run, "stopped", newest_valid(made.run.checkpoints), None, 475.0)
     assert (again["state"], again["solved"], again["evaluation"]) == ("done", True, scores)

@@ -6,7 +6,9 @@ from typing import Any
 import pytest
 
 import a3c
+from tests import Patch
 from tests.clusters import rows, small_config, worker
+from tests.runs import call_script
 
 SEEN = {"name": "gymnasium.wrappers:FilterObservation", "filter_keys": ["image", "direction"]}
 ENVS: dict[str, dict[str, Any]] = {
@@ -17,6 +19,14 @@ ENVS: dict[str, dict[str, Any]] = {
     "InvertedPendulum-v5": {"normalize_observations": True},
     "examples.doors:Doors-v0": {"action_masks": True},
 }
+
+
+def test_mujoco_is_recorded_without_a_display(tmp_path: Path, monkeypatch: Patch) -> None:
+    for name in ("DISPLAY", "WAYLAND_DISPLAY", "MUJOCO_GL"):
+        monkeypatch.delenv(name, raising=False)
+    flags = ("--episodes", "1", "--record", str(tmp_path), "--seconds", "0.2")
+    call_script("evaluate.py", "zoo/hopper", *flags, check=True)
+    assert [path.suffix for path in tmp_path.iterdir()] == [".mp4"]
 
 
 @pytest.mark.filterwarnings("default")  # theirs are not ours

@@ -5,14 +5,16 @@ import copy
 import difflib
 import importlib.util
 import logging
+import os
 import re
 from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 from typing import Any
 
 import gymnasium
 import numpy as np
 from gymnasium.spaces import Box, Discrete, Space
-from gymnasium.vector import AutoresetMode
+from gymnasium.vector import AsyncVectorEnv, AutoresetMode
 from gymnasium.wrappers.vector import TransformAction
 
 from a3c.config import EnvConfig, user_code
@@ -96,6 +98,13 @@ def make_vec(env_id: str, num_envs: int, config: EnvConfig, render_mode: str | N
             except TypeError:  # it doesn't take one of the keywords
                 if spec.entry_point is None:
                     raise
+        is_mujoco = "mujoco" in str(spec.entry_point) and not config.wrapper
+        if render_mode and is_mujoco and not os.environ.get("DISPLAY"):
+            # Mesa's OpenGL crashes beside TensorFlow, so these play in processes of their own.
+            os.environ.setdefault("MUJOCO_GL", "egl")
+            one = partial(gymnasium.make, spec, **copy.deepcopy(keywords))
+            how: Any = {"context": "spawn", "autoreset_mode": AutoresetMode.SAME_STEP}
+            return AsyncVectorEnv([one] * num_envs, **how)
         return wrappers.Copies(
             lambda: gymnasium.make(env_id, **copy.deepcopy(keywords)), num_envs, config.wrapper
         )

@@ -320,8 +320,9 @@ def closing(run: RunDir, summary: dict[str, Any], pictures: list[str]) -> str:
         values = [evaluation[name] for name in names]  # one game has no standard error
         cells = ["-" if value is None else format_mean(value, None) for value in values]
         cells[:2] = [f"{evaluation['episodes']:g}", format_mean(evaluation["mean"], goal)]
-        rows.append(("evaluation", "".join(f"{name:>10}" for name in names)))
-        rows.append(("", "".join(f"{cell:>10}" for cell in cells)))
+        width = max(10, 2 + max(map(len, cells)))
+        rows.append(("evaluation", "".join(f"{name:>{width}}" for name in names)))
+        rows.append(("", "".join(f"{cell:>{width}}" for cell in cells)))
     rows += [("curve", relative_path(Path(picture))) for picture in pictures]
     if summary.get("reason") and not summary["solved"]:
         rows.append(("ended by", "--" + summary["reason"].replace("_", "-")))
