@@ -136,6 +136,19 @@ def test_each_copy_gets_the_arguments_as_given_also_if_others_change_theirs() ->
     assert made.get_attr("size") == (6, 6, 6)
 
 
+def test_an_environment_of_many_games_only_can_be_drawn_but_not_wrapped() -> None:
+    def poles(num_envs: int, render_mode: str | None = None) -> Any:
+        return SyncVectorEnv(
+            [lambda: gymnasium.make("CartPole-v1", render_mode=render_mode)] * num_envs
+        )
+
+    gymnasium.register("Poles-v0", vector_entry_point=poles)  # type: ignore[arg-type]
+    assert make("Poles-v0", 2).render_mode is None
+    assert make("Poles-v0", 2, render_mode="rgb_array").render_mode == "rgb_array"
+    given = {"wrapper": ({"name": f"{__name__}:Pops"},)}
+    refused("Poles-v0 has only a vector environment: leave --wrapper", make, "Poles-v0", **given)
+
+
 def test_a_seed_settles_play_and_each_copy_has_its_own() -> None:
     for env_id in ("CartPole-v1", "Pendulum-v1"):
         one, same, other = (make(env_id, 3).reset(seed=seed)[0] for seed in (5, 5, 99))

@@ -90,7 +90,8 @@ def make_vec(env_id: str, num_envs: int, config: EnvConfig, render_mode: str | N
     more = {"max_episode_steps": config.max_episode_steps, "render_mode": render_mode}
     keywords = config.env_kwargs | {key: value for key, value in more.items() if value is not None}
     try:
-        single_only = render_mode or config.wrapper or spec.additional_wrappers
+        is_drawn = render_mode and spec.entry_point
+        single_only = is_drawn or config.wrapper or spec.additional_wrappers
         if spec.vector_entry_point and not single_only:
             try:
                 own = copy.deepcopy(keywords)  # an environment may change its arguments
@@ -98,6 +99,8 @@ def make_vec(env_id: str, num_envs: int, config: EnvConfig, render_mode: str | N
             except TypeError:  # it doesn't take one of the keywords
                 if spec.entry_point is None:
                     raise
+        if spec.entry_point is None:
+            raise UserError(f"{env_id} has only a vector environment: leave --wrapper out")
         is_mujoco = "mujoco" in str(spec.entry_point) and not config.wrapper
         if render_mode and is_mujoco and not os.environ.get("DISPLAY"):
             # Mesa's OpenGL crashes beside TensorFlow, so these play in processes of their own.
