@@ -29,7 +29,6 @@ from a3c.play import locate
 from a3c.process import process_records
 from a3c.process.console import command, count, discard, format_mean, relative_path
 from a3c.run import checkpoint, rundir
-from a3c.run.metrics import WINDOW
 from a3c.run.rows import LineFollower, latest, newest_step, parse_row, rollback_messages
 from a3c.run.rundir import REPOSITORY, RunDir
 from a3c.watch.snapshot import Curve, one_line
@@ -311,7 +310,7 @@ def closing(run: RunDir, summary: dict[str, Any], pictures: list[str]) -> str:
     here, events = (shlex.quote(relative_path(path)) for path in (run.path, run.path / "events"))
     if summary["mean_return_100"] is not None:
         mean = format_mean(summary["mean_return_100"], goal)
-        games = count(min(WINDOW, summary["episodes"]), "game")
+        games = count(min(100, summary["episodes"]), "game")
         rows.append(("mean return", f"{mean} (last {games} in training)"))
     if summary.get("lost_env_steps"):
         rows.append(("lost", f"{count(summary['lost_env_steps'], 'env step')}: in no checkpoint"))
