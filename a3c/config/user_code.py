@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 
 from a3c.errors import A3CError, UserError
 from a3c.process import console
-from a3c.process.environment import REPOSITORY
+from a3c.process.environment import IS_CLONE, REPOSITORY
 from a3c.process.signals import Leaving
 
 _LIBRARIES = (
@@ -25,7 +25,7 @@ _LIBRARIES = (
 )
 # Modules beside the scripts, which are found before those in the current folder.
 _OURS = {"a3c", "envs", "evaluate", "examples", "launch_cluster", "model", "plot", "worker"}
-if (REPOSITORY / "Makefile").exists():  # in a clone
+if IS_CLONE:
     _OURS |= {"benchmarks", "tests"}
 _MAX_CHARS = 400  # TensorFlow's messages can be pages long
 

@@ -103,12 +103,13 @@ class RawScoreCounter(gymnasium.Wrapper[Any, Any, Any, Any]):
     def step(self, action: Any) -> Any:
         result = self.env.step(action)
         _, reward, terminated, truncated, _ = result
-        if np.asarray(reward).size != 1:
+        try:
+            self.sums_of_games[-1] += float(reward)
+        except TypeError:
             raise UserError(
                 f"the environment's reward {reward} isn't one number, as scores are: register an "
                 "environment that has your wrapper inside"
-            )
-        self.sums_of_games[-1] += float(reward)
+            ) from None
         self._has_begun = not (terminated or truncated)
         if not self._has_begun:
             self.sums_of_games.append(0.0)

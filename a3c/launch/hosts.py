@@ -26,8 +26,9 @@ from a3c.hosts import near_end, probe
 from a3c.keeper.spec import Process
 from a3c.launch.preflight import shortages
 from a3c.process.console import table
+from a3c.process.environment import IS_CLONE
 from a3c.process.process_records import write_atomically
-from a3c.run.rundir import REPOSITORY, RunDir
+from a3c.run.rundir import RunDir
 
 log = logging.getLogger(__name__)
 
@@ -57,7 +58,7 @@ def place(config: Config, chosen: argparse.Namespace) -> tuple[Config, Placement
         path = chosen.run_dir / COPY
     if path is None:
         return config, None
-    if not (REPOSITORY / "pyproject.toml").exists():
+    if not IS_CLONE:
         raise UserError("--hosts needs a clone, here and on the hosts: run it in one")
     file = hostfile.read(path)
     layer = command_line.read_file(chosen.config) if chosen.config else {}

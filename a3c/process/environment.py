@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 REPOSITORY = Path(__file__).resolve().parents[2]  # the folder of a3c and of the scripts
+IS_CLONE = (REPOSITORY / "pyproject.toml").exists()  # otherwise it is installed
 
 OWN_GROUP = Path("/proc/self/cgroup")
 GROUPS = Path("/sys/fs/cgroup")

@@ -110,8 +110,8 @@ class Reader:
         for name, p in found.items():
             if p.role == "worker":
                 row = (self._rows(name) or [{}])[-1]
-                is_news = p.state == "running" and abs(now - row.get("time", 0.0)) <= limit_s
-                speed = row.get("worker/env_steps_per_s") if is_news else None
+                is_new = _is_new(row, p, now, limit_s)
+                speed = row.get("worker/env_steps_per_s") if is_new else None
                 played = None if games is None else len(games[p.task])
                 found[name] = dataclasses.replace(p, env_steps_per_s=speed, episodes=played)
         order = {"ps": 0, "worker": 1}
@@ -195,8 +195,8 @@ class Reader:
         ]
         limit_s = fresh_s(config.run.log_interval_s)
         fresh = cluster if is_live and now - cluster.get("time", 0.0) <= limit_s else {}
-        running = [latest[p.name] for p in members if p.state == "running" and p.name in latest]
-        news = [row for row in running if abs(now - row.get("time", 0.0)) <= limit_s]
+        newest_rows = [(latest[p.name], p) for p in members if p.name in latest]
+        news = [row for row, p in newest_rows if _is_new(row, p, now, limit_s)]
         # A run that failed before its first checkpoint has a summary without results.
         end = {} if is_live or not summary.get("env_steps") else summary
         step = rows.newest_step(latest) or (newest[1].step if newest else 0)
@@ -313,6 +313,11 @@ def _frame_skip(env: EnvConfig) -> int | None:
     name = env.env_id.rpartition(":")[2]
     atari = name.startswith("ALE/") or re.search(r"(Deterministic|NoFrameskip)-v\d+$", name)
     return env.frame_skip if atari or env.preprocessing not in ("auto", "none") else None
+
+
+def _is_new(row: Row, process: ProcessStatus, now: float, limit_s: float) -> bool:
+    """Whether a running process wrote this row lately; its host's clock may be ahead."""
+    return process.state == "running" and abs(now - row.get("time", 0.0)) <= limit_s
 
 
 def _member(
