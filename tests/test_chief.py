@@ -270,6 +270,13 @@ def test_a_save_that_our_bug_fails_is_told(tmp_path: Path, monkeypatch: Patch, c
     assert "KeyError: 'a bug'" in caplog.text
 
 
+def test_a_row_counts_the_games_that_were_reported_before_it(tmp_path: Path) -> None:
+    chief = chief_of(store := ReportingStore(), tmp_path)
+    store.reports = [1.0, 3.0]
+    row = chief.row(REPLY)
+    assert (row["cluster/episodes"], row["cluster/mean_return_100"]) == (2, 2.0)
+
+
 def test_a_killed_worker_is_not_counted_and_not_waited_for(tmp_path: Path) -> None:
     made = cartpole(tmp_path, workers=2)
     made.process("worker-0")

@@ -247,6 +247,24 @@ def test_a_negative_entropy_is_inside_its_panel(tmp_path: Path) -> None:
     assert panel.get_ylim()[0] < -3.0
 
 
+def test_a_run_with_one_row_is_drawn_as_points_and_its_seeds_band_is_named(tmp_path: Path) -> None:
+    runs = []
+    for seed in (1, 2):
+        made = FakeRun(tmp_path / f"seed-{seed}", config(env_id="CartPole-v1", seed=seed))
+        row = {"loss/policy": 0.1, "cluster/env_steps_per_s": 9.0}
+        made.rows("worker-0", [made.worker_row(5, 1.0) | row])
+        made.rows("episodes", [{"time": 1.0, "env_steps": 5, "return": 1.0}])
+        runs.append(curves.load(made.run.path))
+    for what in ("return", "losses", "throughput"):
+        figure = charts.figure(what, runs)
+        lines = [line for axes in figure.axes for line in axes.get_lines()]
+        data = [line for line in lines if np.asarray(line.get_xdata()).size == 1]
+        assert data, what
+        assert all(line.get_marker() == "o" for line in data), what
+        names = [text.get_text() for text in figure.legends[0].get_texts()]
+        assert any("band" in name for name in names) == (what == "losses"), what
+
+
 def test_marks_of_single_pushes_are_absent_where_the_ps_gathers(tmp_path: Path) -> None:
     for name, metric, what in (
         ("a", "train/staleness", "staleness"),

@@ -257,6 +257,26 @@ def test_optuna_goes_by_results_and_resumes_its_storage(tmp_path: Path, trained:
     refused("optuna.db can't be used .*take", sweep.run, other, tmp_path / "out", (), 1)
 
 
+def test_optuna_learns_from_the_games_that_an_interruption_ended(
+    tmp_path: Path, trained: Trained, monkeypatch: Patch
+) -> None:
+    vary = "optuna = true\ntrials = 2\n[vary]\ngamma = { low = 0.1, high = 0.9 }\n"
+    made = sweep.read(written(tmp_path, vary))
+
+    def interrupted(trainer: sweep.Trainer, trial: sweep.Trial, said: Path, **_: bool) -> int:
+        trainer.stop(signal.SIGTERM)
+        return trained(trainer, trial, said)
+
+    trained.plays = False
+    with monkeypatch.context() as patch:
+        patch.setattr(sweep.Trainer, "_launch", interrupted)
+        assert sweep.run(made, tmp_path / "out", (), 1) == 143
+    trained.plays, trained.mean = True, lambda _: 7.0
+    assert sweep.run(made, tmp_path / "out", (), 1) == 0
+    study = sweep._Study(made, tmp_path / "out", 1)._study
+    assert [not_none(trial.value) for trial in study.trials] == [-7.0, -7.0]
+
+
 def test_settings_that_do_not_go_together_are_refused_before_any_trial(
     tmp_path: Path, trained: Trained
 ) -> None:

@@ -54,6 +54,22 @@ def test_a_worker_whose_rollouts_are_all_dropped_gives_up_and_says_why(tmp_path:
     assert manifest(tmp_path).step == 3, "what was learned before is kept"
 
 
+def test_the_first_row_is_about_playing_not_about_the_start(
+    tmp_path: Path, monkeypatch: Patch
+) -> None:
+    chief = work(tmp_path, 1.0)
+    make_player = chief._make_player
+
+    def slowly() -> Any:
+        time.sleep(2.0)
+        return make_player()
+
+    monkeypatch.setattr(chief, "_make_player", slowly)
+    chief.run()
+    row = next(row for row in rows(tmp_path) if "worker/env_steps_per_s" in row)
+    assert sum(share for name, share in row.items() if name.startswith("time/")) > 0.8
+
+
 def test_a_chief_saves_no_weights_that_are_not_finite(tmp_path: Path) -> None:
     chief = work(tmp_path, 1.0, max_dropped_rollouts=2)
     chief._store.overwrite_parameters(chief._learner.reply.parameters * NAN)

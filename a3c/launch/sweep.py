@@ -336,7 +336,8 @@ def run(
             trainer.train(trial)
             with turn:
                 _report(trial, trials, len(settings), trainer, at_once)
-                if study and (trial.summary or trial.is_refused):
+                # After a signal its last games may be missing: the next command tells the result.
+                if study and not trainer.signal and (trial.summary or trial.is_refused):
                     study.tell(number, trial)
         except BaseException:
             trainer.stop(signal.SIGTERM)

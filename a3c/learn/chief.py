@@ -248,6 +248,7 @@ class Chief:
         shutil.rmtree(self._candidates, ignore_errors=True)
 
     def row(self, reply: Reply) -> dict[str, float]:
+        self.collect()
         now, workers = time.monotonic(), int(self._at_work().sum())
         row = self._tracker.row(now, reply.global_step, reply.num_updates, workers)
         return row | {"wall_s": self.wall_s, "cluster/failed_saves": self._failed_saves}

@@ -169,6 +169,8 @@ class Worker:
             player = self._make_player()
             self._stopwatch.lap("start")
             self._stopwatch.take()
+            self._row_at = time.monotonic()  # so the first row is about playing only
+            self._tracker = WorkerTracker(self._row_at)
             if not self._tick():
                 for rollout, update in self._learner.train(player):
                     self._heartbeat.beat()

@@ -186,7 +186,7 @@ def _worker_panels(
         axes.tick_params(labelbottom=is_lowest)
     for axes in panels.flat[len(titles) :]:
         axes.set_axis_off()
-    if any(len(history.workers) > 1 for history in histories):
+    if any(sum(len(run.workers) for run in members) > 1 for _, members in groups):
         style = {"color": FAINT, "alpha": 0.3, "linewidth": 0}
         panels[0, 0].fill_between([], [], [], label="band: lowest to highest worker", **style)
     pictures.legend_below(figure, list(panels.flat[: len(titles)]))

@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import matplotlib
+import numpy as np
 from matplotlib.artist import Artist
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
@@ -64,7 +65,13 @@ def page(title: str, subtitle: str, size: tuple[float, float] = SIZE) -> Figure:
 
 
 def style_axes(axes: Axes, xlabel: str, ylabel: str, title: str = "") -> None:
-    """Apply the common style to axes; call it after their scales are set."""
+    """Apply the common style to axes; call it after their scales are set.
+
+    A line of one point would be invisible without a marker.
+    """
+    for line in axes.get_lines():
+        if np.asarray(line.get_xdata()).size == 1:
+            line.set_marker("o")
     axes.set_title(title, loc="left", size=13.5, weight="bold", color=INK)
     axes.set_xlabel(xlabel, size=12.5, color=FAINT)
     axes.set_ylabel(ylabel, size=12.5, color=FAINT)
