@@ -205,6 +205,10 @@ def test_the_share_is_said_in_one_line() -> None:
         "each worker plays 1 environment × 128 steps; 512 samples a step of the optimizer, "
         "128 a push"
     )
+    smaller = TASK | {"samples_per_step": 7, "smallest_push": 16}  # a step has a push at least
+    assert sharing(config(workers=2, **smaller)).endswith(
+        "; 16 samples a step of the optimizer, 16 a push"
+    )
     own = {"network": "mine:build", "workers": 16}  # it may have a memory
     assert sharing(config(**PONG, samples_per_step=128, **own)) == (
         "each worker plays 1 environment × 128 steps"

@@ -4,6 +4,7 @@ import contextlib
 import errno
 import json
 import logging
+import math
 import os
 import shlex
 import shutil
@@ -65,12 +66,13 @@ def sharing(config: Config) -> str:
     network, recurrent = config.network.network, config.for_recurrent()
     if is_recurrent(network):
         config = recurrent
-    share, step = config.share, config.samples_per_step
-    made = f"{step:,} samples a step of the optimizer" if step else "every push is a step"
+    share, step, push = config.share, config.samples_per_step, config.share.samples_per_push
+    taken = push * max(1, math.ceil(step / push - 0.5))  # a step takes whole pushes
+    made = f"{taken:,.0f} samples a step of the optimizer" if step else "every push is a step"
     text = f"each worker plays {count(share.envs, 'environment')} × {share.rollout_length} steps"
     if ":" in network and (share, step) != (recurrent.share, recurrent.samples_per_step):
         return text
-    return f"{text}; {made}, {share.samples_per_push:,.0f} a push"
+    return f"{text}; {made}, {push:,.0f} a push"
 
 
 def supervise(
