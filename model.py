@@ -16,8 +16,9 @@ if __name__ == "__main__":  # must be the first import of TensorFlow, to silence
 import argparse
 import sys
 from collections.abc import Callable, Sequence
+from dataclasses import KW_ONLY, dataclass
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import tensorflow as tf
 from gymnasium.spaces import Box, Space
@@ -74,10 +75,12 @@ def universe(x: Any, vector: Any, config: NetworkConfig) -> Any:
     return layers.flatten(x, vector)
 
 
-class Architecture(NamedTuple):
+@dataclass(frozen=True)
+class Architecture:
     """A named network: its feature function, and whether an LSTM follows."""
 
     features: Callable[[Any, Any, NetworkConfig], Any]
+    _: KW_ONLY  # the launcher reads these from `NETWORKS` without running this file
     recurrent: bool = False
     min_side: int = 0  # smallest image side in pixels; with 0 vectors work too
 
@@ -104,14 +107,14 @@ def build(observation_space: Box, action_space: Space[Any], config: NetworkConfi
     if name == "auto":
         is_large = image_side(observation_space) >= NETWORKS["a3c-ff"].min_side
         name = "a3c-ff" if is_large else "mlp"
-    features_of, is_recurrent, min_side = NETWORKS[name]
-    check_side(name, min_side, observation_space)
+    architecture = NETWORKS[name]
+    check_side(name, architecture.min_side, observation_space)
     policy = for_space(action_space, config)
 
     def trunk(seen: tuple[Any, Any], state: Any, starts: Any) -> tuple[Any, Any]:
         """The network below its heads: features, and the state after the last step."""
-        x = features_of(*seen, config)
-        if not is_recurrent:
+        x = architecture.features(*seen, config)
+        if not architecture.recurrent:
             return x, state
         return layers.lstm(x, state, starts, config.lstm_size, initialization=init)
 
@@ -137,7 +140,7 @@ def build(observation_space: Box, action_space: Space[Any], config: NetworkConfi
     return Network(
         forward=forward,
         policy=policy,
-        state_size=2 * config.lstm_size * num_trunks if is_recurrent else 0,
+        state_size=2 * config.lstm_size * num_trunks if architecture.recurrent else 0,
         description=(name, "two trunks" if num_trunks == 2 else "one trunk", policy.describe()),
     )
 

@@ -113,6 +113,8 @@ def test_every_network_of_the_configuration_is_there() -> None:
     assert set(OPTIONS["network"].choices) == {"auto", *model.NETWORKS}
     known = {n: (k.recurrent, k.min_side) for n, k in user_code.networks().items()}
     assert known == {n: (one.recurrent, one.min_side) for n, one in model.NETWORKS.items()}
+    positional = [f.name for f in dataclasses.fields(model.Architecture) if not f.kw_only]
+    assert positional == ["features"], "the launcher reads the others as keywords"
 
 
 @pytest.mark.parametrize(
