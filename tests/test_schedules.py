@@ -8,6 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from a3c.config import Config, LearningConfig, RunConfig, command_line
+from a3c.config.options import OPTIONS
 from a3c.learn import schedules
 
 
@@ -100,6 +101,13 @@ def test_a_value_below_the_final_one_of_a_preset_stays_as_it_is() -> None:
     without = ["--preset", "breakout", "--ratio-limit", "0", "--epochs", "1"]
     config, _ = command_line.parse_config(without, "test", "test")
     assert schedules.after(config, 10**9).ratio_limit == 0
+    config = command_line.merge([{"epsilon_greedy_final": 0.1}, {"epsilon_greedy": 0.0}])
+    assert schedules.after(config, 10**9).epsilon == 0
+
+
+def test_annealed_settings_have_the_names_of_options() -> None:
+    names = {field.replace("epsilon", "epsilon_greedy") for field in schedules.Annealed._fields}
+    assert names <= OPTIONS.keys(), "--resume shows how their present values change"
 
 
 @pytest.mark.parametrize("preset", command_line.preset_names())

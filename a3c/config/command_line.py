@@ -212,8 +212,8 @@ def merge(layers: Sequence[Layer]) -> Config:
         ):
             if name in layer:
                 merged.pop(overridden, None)
-        for name in ("learning_rate", "entropy_weight", "ratio_limit"):
-            if name in layer and layer[name] < (merged.get(f"{name}_final") or 0.0):
+        for name in layer:
+            if f"{name}_final" in OPTIONS and layer[name] < (merged.get(f"{name}_final") or 0.0):
                 merged[f"{name}_final"] = layer[name]
         if {"full_action_space", "continuous"} & set(layer.get("env_kwargs", {})):
             merged.pop("actions", None)
