@@ -153,12 +153,9 @@ def check_network(config: Config, observations: Any, actions: Any) -> None:
     check_bounds(actions, config.network.action_bounds)
     place = config.network.network
     if ":" not in place:
-        from gymnasium.spaces import Box
-
         from a3c.net.observations import check_side
 
-        known = user_code.networks().get(place)
-        if known and isinstance(observations, Box):
+        if known := user_code.networks().get(place):  # not auto
             check_side(place, known.min_side, observations)
         if config.run.start_from is None:
             return
