@@ -92,7 +92,12 @@ def test_every_path_in_the_map_and_every_link_leads_somewhere() -> None:
     links = re.findall(r"\]\(([^)#]+)\)", README)
     assert min(len(names), len(links)) > 10
     lost = [n for n in names if not any((REPOSITORY / top / n).exists() for top in (".", "a3c"))]
-    assert lost + [link for link in links if not (REPOSITORY / link).exists()] == []
+    lost += [link for link in links if not (REPOSITORY / link).exists()]
+    maps = [REPOSITORY / page for page in ("CONTRIBUTING.md", "docs/architecture.md")]
+    files = re.findall(r"`((?:\w+/)+\w+\.\w+)`", "".join(page.read_text("utf-8") for page in maps))
+    assert len(files) > 50
+    tops = REPOSITORY, REPOSITORY / "a3c"
+    assert lost + [file for file in files if not any((top / file).exists() for top in tops)] == []
 
 
 def test_a_run_in_a_container_that_is_removed_outlives_it() -> None:
