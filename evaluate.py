@@ -237,7 +237,8 @@ def only_evaluator(run: RunDir) -> Iterator[None]:
     """Hold the lock of the run's scores; a second evaluator is refused, or waits under a keeper."""
     heartbeat = Heartbeat()
     with contextlib.ExitStack() as stack:
-        with contextlib.suppress(OSError):  # where nothing can be written, no score is either
+        # If the lock file can't be made, no scores can be written either: go on without it.
+        with contextlib.suppress(OSError):
             file = stack.enter_context((run.path / "processes" / ".evaluator").open("w"))
             while not rundir.lock(file.fileno()):
                 if not heartbeat.is_wanted:

@@ -11,7 +11,7 @@ from typing import Any, Literal, NamedTuple, Self
 from a3c.config.user_code import networks
 from a3c.process.environment import cores_and_memory
 
-MAX_ENVS = 4096  # of a worker, which has a block of so many seeds
+MAX_ENVS = 4096  # environments of one worker, which has as many seeds
 MAX_STALENESS = 4  # steps of the optimizer while each worker pushes once
 
 

@@ -27,7 +27,7 @@ def training_seed(run_seed: int, worker: int, resumed_at: int = 0) -> int:
 
 
 def evaluation_seed(run_seed: int, block: int = 0) -> int:
-    """The first of the `BLOCK` seeds of evaluations; other blocks have other games."""
+    """The first of the `BLOCK` seeds of an evaluation; each block plays different games."""
     return _HALF + _block(run_seed, block % MAX_BLOCKS, "evaluation")
 
 

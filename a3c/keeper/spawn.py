@@ -132,7 +132,7 @@ def signal_group(pgid: int, signum: int) -> None:
 
 
 class Guardian:
-    """A shell that kills the watched group when this process has ended, and adopted orphans."""
+    """A shell that kills the watched group when this process ends; this process adopts orphans."""
 
     def __init__(self) -> None:
         """Make this process the parent of its orphaned descendants, where the kernel lists them."""

@@ -297,7 +297,7 @@ def summarise(
     return summary
 
 
-# The flag without which a resumed run would end again at once, by the reason of its end.
+# For each end reason, the flag that lets a resumed run go on.
 _MORE = {
     "max_env_steps": " --max-env-steps +N",
     "max_wall_time": " --max-wall-time none",

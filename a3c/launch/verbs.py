@@ -131,7 +131,7 @@ def stop(arguments: argparse.Namespace) -> None:
     deadline = time.monotonic() + 10.0  # for the launcher or the cockpit to write the summary
     while rundir.is_held(found.path) and time.monotonic() < deadline:
         time.sleep(0.05)
-    if rundir.is_held(found.path):  # it plays the last games, if only the evaluator was left
+    if rundir.is_held(found.path):  # it plays the last games, if only the evaluator ran
         _end_launcher(found)
     near_end.end_remote(found, now=arguments.now)
     _refuse_remote("stop", process_records.read_records(found.path))

@@ -69,7 +69,7 @@ class Stopwatch:
         self._last = now
 
     def take(self) -> dict[str, float]:
-        """The seconds by name since the last take."""
+        """Seconds per name since the last call."""
         totals, self._totals = self._totals, {}
         return totals
 

@@ -42,7 +42,7 @@ REPORT_INTERVAL_S = 0.2  # a delay adds to the env steps that a run needs to be 
 SAVE_FOR_OTHERS_S = HEALTHY_S + 1.0  # then the keeper counts crashes from 0 again
 IDLE_S = 10.0  # after so long without a push the chief leaves too, if no other worker is there
 
-_REMEDIES = {  # by what isn't finite; each may be a result of those above it
+_REMEDIES = {  # Keys: the value that isn't finite. Any value above it may be the cause.
     "weights": "give a lower --learning-rate, and go on from an older checkpoint",
     "observations": "fix the environment, which gives them",
     "rewards": "fix the environment, which gives them, or give --reward-clip if they are infinite",

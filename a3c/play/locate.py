@@ -104,7 +104,7 @@ def with_source(config: Config, run: RunDir) -> Config:
 
 
 def _in_zoo(name: str) -> str:
-    """The path of a shipped agent; UserError with those that there are."""
+    """The path of an agent of the zoo; otherwise a UserError that lists them."""
     path = REPOSITORY / name
     if (path / checkpoint.MANIFEST).is_file():
         return str(path)

@@ -120,7 +120,7 @@ class Store:
         """
         self._assign({"ready": False})
         self._run(list(self._initializers.values()))
-        self.drain()  # reports of rolled-back games, left if only another ps was lost
+        self.drain()  # drop reports of rolled-back games; they remain if another ps was lost
         self._assign(by_shard(values, self.layout, self._saved))
         self._assign({"ps_start": PsStart(secrets.randbits(53), int(values.get("global_step", 0)))})
         self._assign({"ready": True})

@@ -94,7 +94,7 @@ class Status:
     failed_saves: int = 0  # in a row
     losses: tuple[str, ...] = ()  # env steps lost by rollbacks since the last start or resume
     exposed: tuple[str, ...] = ()  # servers that others can reach, "ps-0 *:4000"
-    is_isolated: bool | None = None  # whether their network has only loopback; None: none runs
+    is_isolated: bool | None = None  # the processes' network has only loopback; None if none runs
     damaged: tuple[str, ...] = ()  # files that can't be read, "processes/ps-0.json"
     tensorboard: str | None = None  # its address while it runs
     disk_trouble: str | None = None
