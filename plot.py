@@ -20,7 +20,7 @@ from a3c.process.startup import import_tensorflow
 
 PROG = console.program("plot.py")
 PICTURES = ("return", "losses", "throughput", "staleness")
-LOOKS = ("filters", "saliency")  # drawn only on request: they need TensorFlow
+NETWORK_PICTURES = ("filters", "saliency")  # drawn only on request: they need TensorFlow
 
 
 def parse(argv: Sequence[str] | None) -> argparse.Namespace:
@@ -32,11 +32,11 @@ def parse(argv: Sequence[str] | None) -> argparse.Namespace:
     add(
         "--what",
         nargs="+",
-        choices=("all", *PICTURES, "info", *LOOKS),
+        choices=("all", *PICTURES, "info", *NETWORK_PICTURES),
         default=["all"],
         metavar="PICTURE",
         help=f"all (the default: {', '.join(PICTURES)}, and info where there are --info-metrics); "
-        f"of a checkpoint: {', '.join(LOOKS)}",
+        f"of a checkpoint: {', '.join(NETWORK_PICTURES)}",
     )
     where = "default: RUN/plots; ./plots for several runs, or a checkpoint without a run"
     add("--output", type=parse_path, metavar="DIR", help=where)
@@ -53,7 +53,7 @@ def parse(argv: Sequence[str] | None) -> argparse.Namespace:
     if arguments.smooth is not None and arguments.smooth < 1:
         parser.error(f"--smooth {arguments.smooth} is refused: give at least 1")
     for flag in ("smooth", "x"):
-        if getattr(arguments, flag) is not None and not set(arguments.what) - set(LOOKS):
+        if getattr(arguments, flag) is not None and not set(arguments.what) - set(NETWORK_PICTURES):
             parser.error(
                 f"--{flag} applies only to curves: leave it out for {' and '.join(arguments.what)}"
             )
@@ -70,7 +70,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     """Read, draw and save; prints the paths of the pictures."""
     console.prepare()
     arguments = parse(argv)
-    of_network = [name for name in LOOKS if name in arguments.what]
+    of_network = [name for name in NETWORK_PICTURES if name in arguments.what]
     adopt_environment(1)
     try:
         if set(arguments.what) - set(of_network):
@@ -92,7 +92,7 @@ def draw(arguments: argparse.Namespace) -> Iterator[Path]:
     from a3c.plot import charts, pictures
     from a3c.plot.curves import NothingToDrawError, load_all
 
-    only = () if set(arguments.what) - {"return", *LOOKS} else charts.TABLES_OF_RETURN
+    only = () if set(arguments.what) - {"return", *NETWORK_PICTURES} else charts.TABLES_OF_RETURN
     histories = load_all(arguments.runs, only)
     folder = arguments.output or Path("plots")
     if arguments.output is None and len(histories) == 1:

@@ -43,7 +43,7 @@ def keepers(run: RunDir) -> Iterator[module.ChildKeepers]:
     yield made
     for record in process_records.read_records(run.path):
         process_records.terminate(record, now=True)
-    wait_until(lambda: made.look(NAME)[0] is not None, "the end of the keeper", 20.0)
+    wait_until(lambda: made.state_of(NAME)[0] is not None, "the end of the keeper", 20.0)
 
 
 def plan(run: RunDir, *names: str) -> Plan:
@@ -95,7 +95,7 @@ def test_a_keeper_in_its_own_pane_is_known(keepers: module.ChildKeepers, run: Ru
     supervisor = module.Supervisor(plan(run), recorded, run, module.Interruption())
     before = wait_for_keeper(run)
     os.kill(before.keeper.pid, signal.SIGKILL)
-    wait_until(lambda: keepers.look(NAME)[1], "its end", 20.0)
+    wait_until(lambda: keepers.state_of(NAME)[1], "its end", 20.0)
     after = wait_for_keeper(run, before.keeper.pid, supervisor)
     assert after.restarts == 1
     supervisor.is_over = True  # now it is not started again
@@ -115,7 +115,7 @@ def test_nine_keepers_are_started_and_stopped_without_a_trace(run: RunDir) -> No
             os.kill(kept.keeper.pid, signal.SIGKILL)
         else:
             keepers.end(NAME, now=cycles % 3 == 1)
-        wait_until(lambda: keepers.look(NAME)[0] is not None, "its end", 20.0)  # noqa: B023
+        wait_until(lambda: keepers.state_of(NAME)[0] is not None, "its end", 20.0)  # noqa: B023
         wait_until(lambda: everything_ended(run.path), "the end of its process", 20.0)
         (record,) = process_records.read_records(run.path)
         assert process_records.live_state(record) == ("stopped" if cycles % 3 else "dead")
@@ -128,7 +128,7 @@ def test_a_paused_keeper_ends_too(keepers: module.ChildKeepers, run: RunDir, mea
     os.kill(record.keeper.pid, signal.SIGSTOP)
     if means == "launcher":
         keepers.end(NAME, now=False)
-        wait_until(lambda: keepers.look(NAME)[0] is not None, "its end", 20.0)
+        wait_until(lambda: keepers.state_of(NAME)[0] is not None, "its end", 20.0)
     else:
         assert process_records.end_keepers([record], now=False, grace_s=5.0) == []
     wait_until(lambda: everything_ended(run.path), "the end of its process", 20.0)
@@ -140,8 +140,8 @@ def test_a_keeper_that_ends_on_a_full_disk_as_it_was_asked_has_not_failed(run: R
     keeper = keepers._children[NAME].pid
     wait_until(lambda: len(children(keeper)) == 2, "its process, beside its guardian", 20.0)
     keepers.end(NAME, now=False)
-    wait_until(lambda: keepers.look(NAME)[0] is not None, "its end", 20.0)
-    assert keepers.look(NAME) == (0, False)
+    wait_until(lambda: keepers.state_of(NAME)[0] is not None, "its end", 20.0)
+    assert keepers.state_of(NAME) == (0, False)
 
 
 def supervise(
@@ -171,7 +171,7 @@ def test_a_run_ends_without_its_ps_or_chief(run: RunDir, monkeypatch: Patch, end
         records = {record.name: record for record in process_records.read_records(run.path)}
         if len(records) == 3 and all(record.pid for record in records.values()) and not looks:
             process_records.terminate(records[ended])
-        looks += keepers.look(ended)[0] is not None
+        looks += keepers.state_of(ended)[0] is not None
         if ended == "worker-1" and looks == 5:
             process_records.terminate(records["worker-0"])
 
@@ -188,7 +188,7 @@ class Scripted(module.RecordedKeepers):
         self.looks = 0
         self.told: list[str] = []
 
-    def look(self, name: str) -> tuple[int | None, bool]:
+    def state_of(self, name: str) -> tuple[int | None, bool]:
         return 0 if self.looks >= self._leaves[name] or name in self.told else None, False
 
     def end(self, name: str, *, now: bool) -> bool:
@@ -262,7 +262,7 @@ def test_a_keeper_that_is_late_is_ended_too_if_the_run_was_stopped_before(run: R
     recorded = module.RecordedKeepers(run, lambda *_: None)
     outcome = supervise(planned, recorded, until(100, start_late), signal.SIGTERM)
     assert outcome == module.Outcome(128 + signal.SIGTERM, stopped=True)
-    wait_until(lambda: None not in [made[0].look(name)[0] for name in TRIO], "their end", 20.0)
+    wait_until(lambda: None not in [made[0].state_of(name)[0] for name in TRIO], "their end", 20.0)
     assert everything_ended(run.path)
 
 
@@ -272,12 +272,12 @@ def test_keepers_of_a_deleted_run_directory_are_still_supervised(run: RunDir) ->
     recorded = module.RecordedKeepers(run, lambda *_: None)
     for name in TRIO:
         wait_until(lambda: pid_of(run, name), name)  # noqa: B023 - after it nothing is written
-        assert recorded.look(name) == (None, False)
+        assert recorded.state_of(name) == (None, False)
     shutil.rmtree(run.path / "processes")
     recorded._began_at -= 60.0
     outcome = supervise(planned, recorded, until(100, lambda _: None), signal.SIGTERM)
     assert outcome == module.Outcome(128 + signal.SIGTERM, stopped=True)
-    assert [keepers.look(name)[0] is not None for name in TRIO] == [True] * 3
+    assert [keepers.state_of(name)[0] is not None for name in TRIO] == [True] * 3
 
 
 def test_an_error_in_the_launcher_ends_all_keepers(run: RunDir) -> None:
@@ -350,8 +350,8 @@ def test_a_keeper_without_a_process_is_tried_again(run: RunDir, monkeypatch: Pat
 
     monkeypatch.setattr(subprocess, "Popen", fork)
     keepers = module.ChildKeepers(run, plan(run).processes)
-    assert keepers.look(NAME) == (EXIT_FATAL, True)
+    assert keepers.state_of(NAME) == (EXIT_FATAL, True)
     supervisor = module.Supervisor(plan(run), keepers, run, module.Interruption())
     wait_for_keeper(run, supervisor=supervisor)
     keepers.end(NAME, now=True)
-    wait_until(lambda: keepers.look(NAME)[0] is not None, "its end", 20.0)
+    wait_until(lambda: keepers.state_of(NAME)[0] is not None, "its end", 20.0)

@@ -119,7 +119,7 @@ class ChildKeepers:
         except OSError as error:  # such as too many processes; it counts as killed
             log.error("the keeper of %s can't start (%s)", process.name, error.strerror)
 
-    def look(self, name: str) -> tuple[int | None, bool]:
+    def state_of(self, name: str) -> tuple[int | None, bool]:
         """The exit code of a keeper, and whether it was killed; None while it runs.
 
         The code is 0 if it was told to end, such as by SIGTERM.
@@ -161,8 +161,8 @@ class RecordedKeepers:
             self._newest[name] = record
         return self._newest.get(name)
 
-    def look(self, name: str) -> tuple[int | None, bool]:
-        """The exit code and whether it was killed, as `ChildKeepers.look` returns them."""
+    def state_of(self, name: str) -> tuple[int | None, bool]:
+        """The exit code and whether it was killed, as `ChildKeepers.state_of` returns them."""
         record = self._record(name)
         old, since = self._replaced.get(name, (None, self._began_at))
         if record is None or record.keeper == old:  # the newest keeper has written nothing yet
@@ -305,7 +305,7 @@ class Supervisor:
 
     def exit_code(self, name: str) -> int | None:
         """The exit code of a keeper; None while it runs or is about to be restarted."""
-        code, is_killed = self._keepers.look(name)
+        code, is_killed = self._keepers.state_of(name)
         return code if self.is_over or self._kept[name].is_given_up or not is_killed else None
 
     def poll(self) -> None:
@@ -316,7 +316,7 @@ class Supervisor:
         self._polled_at = now
         self._warn_if_gone()
         for name, kept in self._kept.items():
-            if kept.is_given_up or not self._keepers.look(name)[1]:
+            if kept.is_given_up or not self._keepers.state_of(name)[1]:
                 continue
             if kept.due_at is None:
                 decision = kept.policy.decide("crash", now - kept.started_at, has_beat=False)
