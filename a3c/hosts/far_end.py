@@ -44,7 +44,7 @@ class Channel:
         self.closed = False
 
     def send(self, message: object, *, before: bytes = b"") -> None:
-        """Send a message, after these bytes; a closed channel is noticed when receiving."""
+        """Send the bytes `before`, then a message; only `receive` notices a closed channel."""
         with contextlib.suppress(OSError):
             write_all(self._sink, before + json.dumps(message).encode() + b"\n")
 

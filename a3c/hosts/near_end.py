@@ -109,7 +109,7 @@ class RemoteProcess:
     def __init__(self, run: RunDir, process: Process, plan: Plan) -> None:
         self._run, self._process = run, process
         self._host = plan.host_of(process)
-        self._log_place: int | None = None  # of the data printed so far; None before it is attached
+        self._log_place: int | None = None  # the log is printed up to here; None: not attached
         self._seen = LastSeen(self._host.name, None, None)
         self._extra: dict[str, int] = {}  # bytes that only the copy of a file has: another host's
         self._incomplete: set[str] = set()  # copies of files that miss data, after a full disk
@@ -211,7 +211,7 @@ class RemoteProcess:
             self._end(message["over"])
 
     def _append(self, name: str, data: bytes, place: int) -> None:
-        """Append data from `place` there to the local copy of a file; after a failure nothing."""
+        """Append data, from `place` in the remote file, to its copy; nothing after a failure."""
         path = self._run.path / name
         try:
             if name not in self._incomplete:

@@ -62,7 +62,7 @@ def environments(arguments: argparse.Namespace) -> None:
 def _measured(preset: str) -> str:
     """The results of a preset's runs, with their commit, from the files of the benchmarks.
 
-    They are the number of solved runs, or the mean scores of the long runs in 100 whole games each.
+    They are the number of solved runs; for long runs the mean score of 100 whole games each.
     """
     if not RESULTS.exists():  # an installation without the benchmarks
         return "-"
@@ -124,7 +124,8 @@ complete -o bashdefault -o default -F _a3c_complete python python3 launch_cluste
 def complete(line: str, parsers: Mapping[str, argparse.ArgumentParser], breaks: str) -> list[str]:
     """The completions of a line up to the cursor, in bash's format; a parser for each verb.
 
-    Bash completes only what follows the last of `breaks`, of which programs may remove `=` or `:`.
+    Bash replaces only the text after the last of the characters `breaks`. Other programs may have
+    removed `=` or `:` from these.
     """
     try:
         words = shlex.split(line)

@@ -198,7 +198,7 @@ def check(plan: Plan, config: Config, at_work: Sequence[Process] = ()) -> None:
     found = [line for answer in answers for line in faults(answer, answers[0])]
     run = RunDir(Path(plan.run_dir))
     planned = {host.name for host in plan.hosts}
-    for host in () if at_work else near_end.unconfirmed_hosts(run):  # as after a crash here
+    for host in () if at_work else near_end.unconfirmed_hosts(run):  # such as after a crash
         what = f"{run.name} may still be running on {host.name}"
         call = ssh_command(host, ["true"])
         if host.name in planned or not subprocess.run(call, capture_output=True).returncode:

@@ -160,7 +160,7 @@ def _keep(mine: list[Process], planned: Plan, config: Config, chosen: argparse.N
             return PartSupervisor(mine, run, interruption).run().exit_code
     with rundir.hold(run.path), Interruption() as interruption:
         outcome = Outcome(EXIT_OK)
-        if chosen.resume or not _is_done(run, CHIEF):  # else it only lacks its summary
+        if chosen.resume or not _is_done(run, CHIEF):  # if it is done, only its summary is missing
             again = run.config.exists()
             if again:
                 rundir.check_resumable(run.path, config)

@@ -155,7 +155,7 @@ def check_network(config: Config, observations: Any, actions: Any) -> None:
     if ":" not in place:
         from a3c.net.observations import check_side
 
-        if known := user_code.networks().get(place):  # not auto
+        if known := user_code.networks().get(place):  # `auto` fits any space
             check_side(place, known.min_side, observations)
         if config.run.start_from is None:
             return

@@ -36,7 +36,7 @@ RESTART_POLL_S = 1.0  # in tmux mode each poll reads many files
 WORKER_LINGER_S = 12.0  # after the chief has exited
 # After a ps has exited: the chief waits for its callbacks, then 3 s for its environments.
 CHIEF_LINGER_S = callbacks.CLOSE_WITHIN_S + 5.0
-AFTER_PS_S = 4.0  # after the ps have exited too, which first wait for all running workers
+AFTER_PS_S = 4.0  # once the ps, which first wait for attached workers, have exited too
 PS_LINGER_S = 20.0  # after the last worker has exited
 EVALUATOR_LINGER_S = 600.0  # the evaluator plays the last checkpoint and records a video
 
@@ -138,7 +138,7 @@ class ChildKeepers:
         return EXIT_OK if was_asked else code, False
 
     def end(self, name: str, *, now: bool) -> bool:
-        """Ask a keeper to end; True, as it need not be asked again."""
+        """Ask a keeper to end; returns True, because asking once is enough."""
         if child := self._children.get(name):
             child.send_signal(signal.SIGQUIT if now else signal.SIGTERM)
             child.send_signal(signal.SIGCONT)  # it may have been paused
@@ -153,10 +153,10 @@ class RecordedKeepers:
         self._restart = restart
         self._began_at = time.monotonic()
         self._newest: dict[str, ProcessRecord] = {}
-        self._replaced: dict[str, tuple[Identity | None, float]] = {}  # the old keeper, and when
+        self._replaced: dict[str, tuple[Identity | None, float]] = {}  # old keeper, time
 
     def _record(self, name: str) -> ProcessRecord | None:
-        """The newest record, even if it is gone, as with a run directory that was deleted."""
+        """The record; if it is gone, such as in a deleted directory, the last one that was read."""
         if record := process_records.read_record(self._run.record(name)):
             self._newest[name] = record
         return self._newest.get(name)
@@ -217,7 +217,7 @@ class Supervisor:
         self._kept = {process.name: _Kept(process) for process in plan.processes}
         self._servers = [p.name for p in plan.of_role("ps")]
         self.is_over = False  # then no keeper is restarted any more
-        self._asked: set[tuple[str, bool]] = set()  # the keepers that were asked to end, and `now`
+        self._asked: set[tuple[str, bool]] = set()  # a name and `now` for each request to end
         self._polled_at = -math.inf
         self._has_config = run.config.exists()  # False if another host has the run's files
         for path in run.wanted.glob("*"):  # from an earlier session
@@ -239,7 +239,7 @@ class Supervisor:
             self._end(self._kept, now=True)
             raise
         finally:
-            self._interruption.count = self._interruption.signal = 0  # they were handled
+            self._interruption.count = self._interruption.signal = 0  # these signals were handled
 
     def _watch(self) -> Outcome:
         while not self._interruption.count:

@@ -41,7 +41,7 @@ from a3c.watch.snapshot import roughly
 
 log = logging.getLogger(__name__)
 
-KEYS: dict[str, tuple[type, range | None, str]] = {  # with what is allowed, and words for it
+KEYS: dict[str, tuple[type, range | None, str]] = {  # type, allowed values, both in words
     "preset": (str, None, "the name of one"),
     "trials": (int, range(1, 10_001), "1 to 10000"),
     "draw_seed": (int, range(2**32), "0 to 4294967295"),
@@ -76,7 +76,7 @@ class Sweep:
                     value = math.exp(rng.uniform(math.log(low), math.log(high)))
                 else:
                     value = rng.uniform(low, high)
-                # Four digits of the part in which the limits differ.
+                # Four digits after those that both limits share.
                 same = math.log10(max(abs(low), abs(high)) / (high - low))
                 short = float(f"{value:.{4 + max(0, math.floor(same))}g}")
                 found = round(value) if is_whole else short
@@ -169,7 +169,7 @@ class Trainer:
 
     def __init__(self, sweep: Sweep, flags: Sequence[str], again: str, folder_flag: str) -> None:
         self._sweep, self._flags, self._again, self._folder_flag = sweep, flags, again, folder_flag
-        # A resumed run has its settings; the other flags say how to start it.
+        # For a resumed run, which has its settings: only the flags that say how to start it.
         _, self._start_flags = command_line.make_parser("", "").parse_known_args(flags)
         self._processes: list[subprocess.Popen[bytes]] = []
         self.signal = 0  # the last one
@@ -266,7 +266,7 @@ class Trainer:
     def wanted(self, trial: Trial) -> tuple[Config, set[str]]:
         """The settings that a new trial would have, and the names of those that are given."""
         parser = command_line.make_parser("", "")
-        namespace, _ = parser.parse_known_args(self._settings(trial))  # others say how to start
+        namespace, _ = parser.parse_known_args(self._settings(trial))  # ignores how to start
         layers = [layer for _, layer in command_line.sources(namespace)[0]]
         try:
             return command_line.merge(layers), set().union(*layers)
@@ -457,7 +457,7 @@ class _Study:
         from optuna.trial import TrialState
 
         kind, value = trial.rank
-        # Most trials are unsolved, and their returns may be small: these lose no digits.
+        # Solved trials get the large offset, which costs digits; most trials are unsolved.
         result = None if trial.is_refused else value + (kind - 1) * 1e12
         state = TrialState.FAIL if trial.is_refused else None
         self._study.tell(number, result, state, skip_if_finished=True)

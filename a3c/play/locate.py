@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 Which = Literal["newest", "best"]
 
 ZOO = "zoo"
-BEST = "best"  # the folder of a copy that is never pruned, by its step
+BEST = "best"  # best/<env step> is a copy of a checkpoint that is never pruned
 SCORE = "evaluation.json"  # in that copy
 
 

@@ -102,7 +102,7 @@ class Camera:
         return self._paint(score=float(played.returns[0]), step=int(played.lengths[0]))
 
     def last_picture(self, episode: Episode) -> Image.Image:
-        """The last screen with the final score: the step that ended the game began another."""
+        """The last screen with the final score; the environment already shows the next game."""
         return self._paint(score=episode.episode_return, step=episode.length)
 
 

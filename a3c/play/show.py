@@ -220,7 +220,7 @@ def worker_window(
                 while (now := clock()) < due or window.is_open():
                     if now >= due:
                         window.show(camera.picture(played))
-                        after = clock()  # half of the time is for training
+                        after = clock()  # training gets at least half of the time
                         due = max(now + 1 / 30, after + (after - now))  # 30 pictures a second
                     played = yield
             why = "the window is closed"

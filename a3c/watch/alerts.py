@@ -15,7 +15,7 @@ _NAMES = 4
 
 def warnings(status: Status) -> list[str]:
     live = status.state in LIVE_STATES
-    troubles: dict[str, list[str]] = {}  # the names of all processes with the same one
+    troubles: dict[str, list[str]] = {}  # the names of the processes with each trouble
     for trouble_of in (_failure, _waiting):
         for p in status.processes:
             if trouble := trouble_of(p, live):
@@ -106,7 +106,7 @@ def _late(status: Status) -> Iterator[str]:
     age_s, limit_s = status.metrics_age_s, fresh_s(status.metrics_interval_s)
     if is_running and age_s is not None and age_s > limit_s:
         yield f"the metrics are {duration(age_s)} old: {CHIEF} has written no row since"
-    starts = any(p.state == "starting" for p in status.processes)  # that slows all others down
+    starts = any(p.state == "starting" for p in status.processes)  # a start slows all others down
     share = None if starts else status.exchange_share
     if share is not None and share > 0.5:
         remedy = (
@@ -114,7 +114,7 @@ def _late(status: Status) -> Iterator[str]:
         )
         cores, host = len(os.sched_getaffinity(0)), this_host()
         here = sum(p.state == "running" and p.host == host for p in status.processes)
-        if here > cores + 1:  # then they wait for each other's cores
+        if here > cores + 1:  # then processes wait for a free core
             remedy = f"{here} processes share {count(cores, 'core')}; give fewer --workers"
         old = f"gradients are {status.staleness or 0:.1f} steps old"
         yield f"workers wait for the ps {share:.0%} of their time, and {old}: {remedy}"

@@ -129,7 +129,7 @@ class Dashboard:
 
 
 def watch(run: RunDir, stream: TextIO | None = None) -> Status:
-    """Show a run until it ends or Ctrl-C; if not on a terminal, a line every 5 s, then the end."""
+    """Show a run until it ends or Ctrl-C; without a terminal, a line every 5 s, then the status."""
     stream = stream or sys.stdout
     dashboard = Dashboard(run, Console(file=stream))
     printed_at, in_lines = float("-inf"), not dashboard.is_on_screen

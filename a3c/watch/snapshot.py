@@ -238,7 +238,7 @@ class Curve:
 
     def __init__(self, path: Path) -> None:
         self.points: list[Point] = []
-        self._every, self._since = 1, 0  # rows, and those since the last n-th one
+        self._every, self._since = 1, 0  # n, and the rows since the last n-th one
         self._follower = LineFollower(path)
         self.update()
 
