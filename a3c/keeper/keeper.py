@@ -206,7 +206,8 @@ class Keeper:
         how = f"{self._spec.name} {last_exit}"
         kind = classify_exit(code, reason)
         is_needed = self._spec.role == "ps" or (self._spec.role, self._spec.task) == ("worker", 0)
-        if code == 128 + SIGTERM and reason is None and is_needed:  # TERM from another program
+        was_ended = code - 128 in (SIGHUP, SIGINT, SIGTERM) and reason is None  # by another program
+        if was_ended and is_needed:
             kind = "retry"
         if self._stopping:
             self._leave("stopped", self._last_status, how)

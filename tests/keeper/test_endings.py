@@ -163,11 +163,12 @@ def test_a_process_that_ignores_term_is_killed_after_the_grace_time_or_a_second_
     assert kept.process.returncode == 128 + signal.SIGKILL
 
 
+@pytest.mark.parametrize("code", [129, 130, 143])
 @pytest.mark.parametrize(("role", "task", "restarts"), [("ps", 1, 1), ("worker", 1, 0)])
-def test_after_a_sigterm_of_its_own_only_a_worker_stays_out(
-    start: Start, role: str, task: int, restarts: int
+def test_after_a_signal_of_its_own_only_a_worker_stays_out(
+    start: Start, code: int, role: str, task: int, restarts: int
 ) -> None:
-    record = start("exit 143", role=role, task=task, limits=FEW).ended()
+    record = start(f"exit {code}", role=role, task=task, limits=FEW).ended()
     assert (record.state, record.restarts) == ("failed", restarts)
 
 
