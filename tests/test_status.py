@@ -105,8 +105,9 @@ def test_a_run_that_ended_is_what_its_summary_says_and_watching_it_returns(tmp_p
 
 
 def test_before_its_summary_a_run_is_solved_by_its_last_checkpoint(tmp_path: Path) -> None:
-    made = pole(tmp_path, "done", stop_at_return=475)
+    made = pole(tmp_path, "done", workers=2, stop_at_return=475)
     made.checkpoint(900, 9.0, reason="solved", evaluation=SCORES)
+    made.process("worker-1", "stopped")  # the chief ends with "done" only when the run is over
     assert (status.read(made.run).state, status.read(made.run).solved) == ("done", True)
     (made.checkpoint(1000, 9.0, reason="max_env_steps") / "manifest.json").write_text("damage")
     assert not status.read(made.run).solved

@@ -292,7 +292,7 @@ def run_state(
         return summary_state
     if is_lost:
         return "failed"
-    if workers == {"done"}:
+    if chief == {"done"}:
         return "done"
     return "starting" if is_new and states <= {"waiting", "elsewhere"} else "stopped"
 
