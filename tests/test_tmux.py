@@ -170,10 +170,10 @@ def test_processes_get_their_arguments_and_the_launchers_environment_without_its
 
 def test_a_session_is_attached_to_where_it_is_and_the_client_switched_inside() -> None:
     for around, socket, command in (
-        (None, None, "tmux attach-session"),
-        (None, "/tmp/y", "tmux -S /tmp/y attach-session"),
+        (None, None, "tmux -u attach-session"),
+        (None, "/tmp/y", "tmux -u -S /tmp/y attach-session"),
         *(("/tmp/x,1,0", where, "tmux switch-client") for where in (None, "/tmp/x")),
-        ("/tmp/x,1,0", "/tmp/y", "env -u TMUX tmux -S /tmp/y attach-session"),
+        ("/tmp/x,1,0", "/tmp/y", "env -u TMUX tmux -u -S /tmp/y attach-session"),
     ):
         environ = {"TMUX": around} if around else {}
         assert tmux.attach_command("run", environ, socket) == [*command.split(), "-t", "=a3c-run"]

@@ -158,7 +158,9 @@ def attach_command(label: str, environ: Mapping[str, str], socket: str | None = 
     if around and socket in (None, around):
         return ["tmux", "switch-client", *target]
     elsewhere = ["env", "-u", "TMUX"] if around else []
-    return [*elsewhere, "tmux", *(["-S", socket] if socket else []), "attach-session", *target]
+    # -u: without a UTF-8 locale it would draw `_` for the curve.
+    tmux = [*elsewhere, "tmux", "-u", *(["-S", socket] if socket else [])]
+    return [*tmux, "attach-session", *target]
 
 
 def open_session(server: libtmux.Server, label: str, panes: Sequence[Pane]) -> None:
