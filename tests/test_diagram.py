@@ -22,6 +22,7 @@ from a3c.plot import diagram
 from a3c.plot.diagram import LayerRow
 from examples import own_network
 from tests import refused
+from tests.full_disks import little_room
 
 ATARI = Box(0, 255, (4, 84, 84), np.uint8)
 VECTOR = Box(-1.0, 1.0, (4,), np.float32)
@@ -127,3 +128,13 @@ def test_a_very_deep_network_makes_a_file_that_can_be_opened(tmp_path: Path) -> 
     assert int.from_bytes(header[16:20]) <= 30_000  # pixels across
     said = r"deep.png/net.png can't be written .* --output"
     refused(said, diagram.draw, rows[:2], "title", "", path / "net.png")
+
+
+def test_on_a_full_disk_the_earlier_picture_stays(tmp_path: Path) -> None:
+    rows, path = [LayerRow("observation", "input", (4,), 0, ())], tmp_path / "net.png"
+    diagram.draw(rows, "title", "", path)
+    drawn = path.read_bytes()
+    with little_room(100):
+        refused(r"net.png can't be written \(File too large\)", diagram.draw, rows, "T", "", path)
+    assert ([*tmp_path.iterdir()], path.read_bytes()) == ([path], drawn)
+    assert path.stat().st_mode & 0o44, "others may read it"

@@ -1,5 +1,6 @@
 """The common style of all pictures: page, axes, colours, numbers, and the file."""
 
+import io
 import warnings
 from collections.abc import Sequence
 from pathlib import Path
@@ -16,6 +17,7 @@ from matplotlib.ticker import FuncFormatter, MaxNLocator, NullFormatter
 
 from a3c.errors import UserError
 from a3c.process.console import count
+from a3c.process.process_records import write_atomically
 
 INK, FAINT, GREY, GRID = "#24292f", "#57606a", "#afb8c1", "#d8dee4"
 # Okabe and Ito's colours, which colour-blind people can distinguish too.
@@ -125,11 +127,13 @@ def line_style(index: int) -> dict[str, Any]:
 
 def save(figure: Figure, path: Path, dpi: float = DPI) -> Path:
     """Write a PNG or SVG file, as its name says; UserError if it can't be written."""
+    drawn = io.BytesIO()
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         with warnings.catch_warnings():
             warnings.filterwarnings("ignore", "Glyph .* missing")  # a box is drawn, as for 日
-            figure.savefig(path, dpi=dpi)
+            figure.savefig(drawn, dpi=dpi, format=path.suffix[1:])
+        write_atomically(path, drawn.getvalue(), mode=0o666)
     except OSError as error:
         raise UserError(
             f"picture {path} can't be written ({error.strerror}): choose another --output"

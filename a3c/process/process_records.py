@@ -146,14 +146,19 @@ def write_json(path: Path, contents: Any, *, durable: bool = True) -> None:
     write_atomically(path, text + "\n", durable=durable)
 
 
-def write_atomically(path: Path, contents: str | bytes, *, durable: bool = True) -> None:
-    """Write a private file; on failure the old one stays. If `durable`, it survives power loss."""
+def write_atomically(
+    path: Path, contents: str | bytes, *, durable: bool = True, mode: int = 0o600
+) -> None:
+    """Write a file; on failure the old one stays. If `durable`, it survives power loss.
+
+    By default it is private; `mode` is reduced by the umask.
+    """
     temporary = path.with_name(f".{path.name}.{os.getpid()}")
     flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW
     try:
         if isinstance(contents, str):
             contents = contents.encode("utf-8", "surrogateescape")
-        with open(os.open(temporary, flags, 0o600), "wb") as file:  # noqa: PTH123
+        with open(os.open(temporary, flags, mode), "wb") as file:  # noqa: PTH123
             file.write(contents)
             if durable:
                 file.flush()
