@@ -9,8 +9,10 @@ the example `examples/own_network.py`).
 """
 
 if __name__ == "__main__":  # must be the first import of TensorFlow, to silence its messages
+    from a3c.process import signals
     from a3c.process.startup import import_tensorflow
 
+    signals.leave_on_signals()
     import_tensorflow()
 
 import argparse

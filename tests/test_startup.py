@@ -87,6 +87,16 @@ def test_a_process_that_has_not_started_yet_leaves_at_once(tmp_path: Path) -> No
         assert "SIGTERM: leaving" in said.read()
 
 
+@pytest.mark.parametrize("name", ["model.py", "evaluate.py"])
+def test_ctrl_c_while_tensorflow_is_imported_prints_nothing(name: str) -> None:
+    command = script(name, *(["zoo/cartpole"] if name == "evaluate.py" else []))
+    with subprocess.Popen(command, cwd=REPOSITORY, stderr=subprocess.PIPE, text=True) as process:
+        maps = Path(f"/proc/{process.pid}/maps")
+        wait_until(lambda: "/tensorflow/" in maps.read_text(), "the import")
+        process.send_signal(signal.SIGINT)
+        assert (process.wait(20), not_none(process.stderr).read()) == (128 + signal.SIGINT, "")
+
+
 def test_no_process_waits_if_each_has_a_core(tmp_path: Path) -> None:
     cores = len(os.sched_getaffinity(0))
     with starting(tmp_path, 1) as (_, rest):
@@ -199,17 +209,20 @@ def test_messages_are_not_caught_where_stderr_is_closed(monkeypatch: Patch) -> N
         pass
 
 
-def test_messages_of_a_failed_block_are_shown_in_a_notebook(monkeypatch: Patch) -> None:
+@pytest.mark.parametrize(("error", "said"), [(ImportError, "the reason\n"), (SystemExit, "")])
+def test_messages_of_a_failed_block_are_shown_in_a_notebook(
+    monkeypatch: Patch, error: type[BaseException], said: str
+) -> None:
     @module.silence()
     def fail() -> None:
         os.write(2, b"the reason\n")
-        raise ImportError
+        raise error
 
     shown = io.StringIO()  # as a notebook's stderr it has no buffer of bytes
     monkeypatch.setattr(sys, "stderr", shown)
-    with pytest.raises(ImportError):
+    with pytest.raises(error):
         fail()
-    assert shown.getvalue() == "the reason\n"
+    assert shown.getvalue() == said
 
 
 AUTOGROUP = Path("/proc/self/autogroup")

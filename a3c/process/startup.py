@@ -134,7 +134,10 @@ def keep_freed_memory() -> None:
 
 @contextlib.contextmanager
 def silence() -> Iterator[None]:
-    """Capture file descriptor 2, where TensorFlow writes; show the text only if the block fails."""
+    """Capture file descriptor 2, where TensorFlow writes; show the text only if the block fails.
+
+    A signal that ends this process is no failure.
+    """
     if sys.stderr is None:  # descriptor 2 was closed, or is another file by now
         yield
         return
@@ -144,7 +147,7 @@ def silence() -> Iterator[None]:
         try:
             os.dup2(aside.fileno(), 2)
             yield
-        except BaseException:
+        except Exception:
             os.dup2(kept, 2)
             aside.seek(0)
             sys.stderr.write(aside.read().decode(errors="replace"))
