@@ -16,8 +16,9 @@ from gymnasium.spaces import Box, MultiDiscrete
 from gymnasium.utils.env_checker import check_env
 
 import a3c
+from a3c.play import loaded_agent
 from a3c.play.loaded_agent import LoadedAgent
-from tests import refused
+from tests import Patch, refused
 from tests.clusters import untrained
 from tests.runs import REPOSITORY, call
 
@@ -50,6 +51,17 @@ def test_an_observation_that_does_not_fit_is_refused(cartpole: LoadedAgent, tmp_
     refused(r"no agent 'zoo/chess'.*zoo/cartpole", a3c.load, "zoo/chess")
     which = "which 'last' is refused: give newest or best"
     refused(which, a3c.load, "zoo/cartpole", which="last")
+
+
+def test_after_an_error_in_envs_or_model_the_next_load_tries_again(
+    tmp_path: Path, monkeypatch: Patch
+) -> None:
+    monkeypatch.setattr(loaded_agent, "REPOSITORY", tmp_path)
+    monkeypatch.setattr(sys, "path", [*sys.path, str(tmp_path)])
+    (tmp_path / "own.py").write_text("1 / 0")
+    for _ in range(2):
+        with pytest.raises(ZeroDivisionError):
+            loaded_agent._beside("own")
 
 
 def test_a_recurrent_agent_remembers_until_the_game_ends(tmp_path: Path) -> None:

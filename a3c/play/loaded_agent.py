@@ -230,5 +230,9 @@ def _beside(name: str) -> Any:
         assert spec is not None
         assert spec.loader is not None
         sys.modules[own_name] = importlib.util.module_from_spec(spec)
-        spec.loader.exec_module(sys.modules[own_name])
+        try:
+            spec.loader.exec_module(sys.modules[own_name])
+        except BaseException:
+            del sys.modules[own_name]
+            raise
     return sys.modules[own_name]
