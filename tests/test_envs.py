@@ -104,6 +104,11 @@ def test_the_step_limit_can_be_set(env_id: str, period: int) -> None:
     assert truncations(made, 9) == [int((step - 2) % period == 0) for step in range(9)]
 
 
+@pytest.mark.parametrize("render_mode", [None, "rgb_array"])
+def test_an_old_id_is_played_without_gymnasiums_warning(render_mode: str | None) -> None:
+    make("CartPole-v0", render_mode=render_mode).close()
+
+
 def test_keywords_reach_the_environment() -> None:
     given = {"sutton_barto_reward": True}
     for render_mode in (None, "rgb_array"):

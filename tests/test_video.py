@@ -269,6 +269,10 @@ class RgbEnv(Echo):
         return self._picture
 
 
+class Bare(gymnasium.Env[Any, Any]):
+    """Has no constructor of its own."""
+
+
 def opened(env_id: str, maker: Any = None, **env_kwargs: Any) -> Envs:
     if maker is not None and env_id not in gymnasium.registry:
         gymnasium.register(env_id, maker, disable_env_checker=True, order_enforce=False)
@@ -288,11 +292,11 @@ def test_rendering_prints_nothing_without_a_display() -> None:
     assert (done.stdout, done.stderr) == ("", "")
 
 
-@pytest.mark.filterwarnings("ignore:.*not in the possible render_modes")  # Gymnasium's
 @pytest.mark.parametrize(
     ("name", "maker", "picture", "reason"),
     [
-        ("Unseen-v0", Echo, ..., "unexpected keyword argument 'render_mode'"),
+        ("Unseen-v0", Echo, ..., "it has no render mode rgb_array; leave out --record"),
+        ("Bare-v0", Bare, ..., "it has no render mode rgb_array; leave out --record"),
         ("Nothing-v0", RgbEnv, None, "no [height, width, 3] pictures"),
         ("Flat-v0", RgbEnv, np.zeros((8, 8), np.uint8), "no [height, width, 3] pictures"),
         ("Floats-v0", RgbEnv, np.full((8, 8, 3), 2.0), "no [height, width, 3] pictures"),

@@ -87,6 +87,7 @@ def make_vec(env_id: str, num_envs: int, config: EnvConfig, render_mode: str | N
     spec = gymnasium.registry.get(env_id)
     if spec is None:
         raise _unknown(env_id)
+    # Below, Gymnasium gets the spec: of an old id it would say that there is a newer one.
     more = {"max_episode_steps": config.max_episode_steps, "render_mode": render_mode}
     keywords = config.env_kwargs | {key: value for key, value in more.items() if value is not None}
     try:
@@ -95,7 +96,7 @@ def make_vec(env_id: str, num_envs: int, config: EnvConfig, render_mode: str | N
         if spec.vector_entry_point and not single_only:
             try:
                 own = copy.deepcopy(keywords)  # an environment may change its arguments
-                return gymnasium.make_vec(env_id, num_envs, "vector_entry_point", **own)
+                return gymnasium.make_vec(spec, num_envs, "vector_entry_point", **own)
             except TypeError:  # it doesn't take one of the keywords
                 if spec.entry_point is None:
                     raise
@@ -109,7 +110,7 @@ def make_vec(env_id: str, num_envs: int, config: EnvConfig, render_mode: str | N
             how: Any = {"context": "spawn", "autoreset_mode": AutoresetMode.SAME_STEP}
             return AsyncVectorEnv([one] * num_envs, **how)
         return wrappers.Copies(
-            lambda: gymnasium.make(env_id, **copy.deepcopy(keywords)), num_envs, config.wrapper
+            lambda: gymnasium.make(spec, **copy.deepcopy(keywords)), num_envs, config.wrapper
         )
     except MISSING as error:
         raise UserError(_explain_missing(error, env_id)) from error

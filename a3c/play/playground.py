@@ -5,12 +5,14 @@ from __future__ import annotations
 import functools
 import math
 import os
+import re
 import signal
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import gymnasium
 import numpy as np
 from gymnasium.spaces import Box
 
@@ -107,13 +109,19 @@ class EvaluationSetup:
         """One copy that is rendered without a display, or UserError; the caller closes it."""
         for name, value in _HEADLESS.items():
             os.environ.setdefault(name, value)
-        config = self._whole_games
+        config, level = self._whole_games, gymnasium.logger.min_level
+        gymnasium.logger.min_level = gymnasium.logger.ERROR  # it warns of a missing render mode
         try:
             envs = self.make_envs(config.env_id, 1, self.seed, config, "rgb_array")
         except UserError:
             raise
         except Exception as error:
-            raise _not_renderable(config.env_id, f"it failed: {describe(error)}") from error
+            why = f"it failed: {describe(error)}"
+            if re.search("takes no arguments|unexpected keyword argument 'render_mode'", why):
+                why = "it has no render mode rgb_array"
+            raise _not_renderable(config.env_id, why) from error
+        finally:
+            gymnasium.logger.min_level = level
         try:
             with EnvironmentErrors():
                 envs.reset(seed=self.seed)
