@@ -81,6 +81,19 @@ def test_a_recurrent_agent_remembers_until_the_game_ends(tmp_path: Path) -> None
     refused(r"starts of shape \(3,\)", agent.act, batch, starts=[True] * 3)
 
 
+def test_a_drawn_environment_hides_no_display_from_the_users_own_windows(
+    cartpole: LoadedAgent, monkeypatch: Patch
+) -> None:
+    for name in ("SDL_VIDEODRIVER", "SDL_AUDIODRIVER", "WAYLAND_DISPLAY"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv("DISPLAY", ":4711")
+    cartpole.make_env(render=True).close()
+    assert not {"SDL_VIDEODRIVER", "SDL_AUDIODRIVER"} & {*os.environ}
+    monkeypatch.delenv("DISPLAY")
+    cartpole.make_env(render=True).close()
+    assert os.environ["SDL_VIDEODRIVER"] == "dummy"
+
+
 @pytest.mark.parametrize(
     "settings",
     [

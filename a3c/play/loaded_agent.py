@@ -23,6 +23,7 @@ from a3c.errors import UserError
 from a3c.net.distributions import Categorical
 from a3c.play.locate import Which, find_checkpoint
 from a3c.play.playground import EvaluationSetup
+from a3c.play.window import missing_display
 from a3c.process.startup import silence
 from a3c.run.rundir import REPOSITORY
 
@@ -119,7 +120,10 @@ class LoadedAgent:
 
         With `render`, `env.render()` gives its picture.
         """
-        return Env(self._setup.rendered_env() if render else self._setup.envs(1), self)
+        if not render:
+            return Env(self._setup.envs(1), self)
+        # A user's program may have windows of its own where there is a display.
+        return Env(self._setup.rendered_env(hides_display=missing_display() is not None), self)
 
     def reset(self) -> None:
         """Forget the recurrent state, at the start of a game; `env.reset()` does this too."""

@@ -105,10 +105,14 @@ class EvaluationSetup:
         played = {"step": step, "env_id": env_id, "greedy": self.greedy, "seed": self.seed}
         return played | summary._asdict()
 
-    def rendered_env(self) -> Envs:
-        """One copy that is rendered without a display, or UserError; the caller closes it."""
+    def rendered_env(self, *, hides_display: bool = True) -> Envs:
+        """One copy that is rendered, or UserError; the caller closes it.
+
+        With `hides_display`, pygame can't open windows in this process any more.
+        """
         for name, value in _HEADLESS.items():
-            os.environ.setdefault(name, value)
+            if hides_display or value != "dummy":
+                os.environ.setdefault(name, value)
         config, level = self._whole_games, gymnasium.logger.min_level
         gymnasium.logger.min_level = gymnasium.logger.ERROR  # it warns of a missing render mode
         try:
@@ -222,8 +226,8 @@ def frames_per_second(envs: Envs, config: EnvConfig) -> float:
 
 def _not_renderable(env_id: str, reason: str) -> UserError:
     return UserError(
-        f"env_id {env_id} can't be shown: {reason}; leave out --record, --watch and "
-        "--render-worker, or give the environment the render mode rgb_array"
+        f"env_id {env_id} can't be shown: {reason}; leave out --record, --watch, "
+        "--render-worker or render=True, or give the environment the render mode rgb_array"
     )
 
 
