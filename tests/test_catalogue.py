@@ -28,7 +28,7 @@ def test_every_preset_is_listed_with_its_goal_and_what_was_measured() -> None:
     rows = printed("presets")[1:]
     assert [words[0] for words in rows] == command_line.preset_names()
     lines = {words[0]: " ".join(words) for words in rows}
-    assert "CartPole-v1, CartPole-v0 475 solved 10 of 10, median" in lines["cartpole"]
+    assert "CartPole-v1 475 solved 10 of 10, median" in lines["cartpole"]
     assert re.search(r" s \(commit [0-9a-f]{7}\)$", lines["cartpole"])
     after = r"after [\d,]+ env steps in [\d,]+ s"
     assert re.search(rf"ALE/Breakout-v5 [\d.]+ \(1 seed\) {after}", lines["breakout"])
@@ -105,6 +105,9 @@ def test_a_preset_for_another_task_gives_a_warning(caplog: Log) -> None:
         (["--optimizer", "sgd", "--adam-epsilon", "0.1"], ["--adam-epsilon"]),
         (["--rmsprop-alpha", "0.9", "--hidden-sizes", "8"], ["--rmsprop-alpha"]),
         (["--entropy-anneal-steps", "9", "--gamma", "0.9"], ["--entropy-anneal-steps"]),
+        (["--anneal-steps", "9", "--preset", "none"], ["--anneal-steps"]),
+        (["--epsilon-anneal-steps", "9", "--anneal-start", "1"], ["--epsilon-anneal-steps"]),
+        (["--epsilon-greedy", "0.5", "--epsilon-anneal-steps", "9", "--anneal-steps", "9"], []),
         (["--lstm-size", "8", "--gamma", "0.9", "--adam-epsilon", "0.1"], []),
         (["--learning-rate", "0.1", "--learning-rate-final", "0.01"], []),
         (["--learning-rate", "0.1", "--learning-rate-range", "0.01", "0.1"], ["--learning-rate"]),
@@ -113,6 +116,27 @@ def test_a_preset_for_another_task_gives_a_warning(caplog: Log) -> None:
 def test_flags_without_effect_are_warned_of(words: list[str], idle: list[str], caplog: Log) -> None:
     assert launch_cluster.main([*DRY_RUN, "CartPole-v1", *words]) == 0
     assert re.findall(r"warning: (\S+) does nothing here: it is for ", caplog.text) == idle
+
+
+def test_goals_of_presets_are_for_their_own_games() -> None:
+    for name in command_line.preset_names():
+        preset = command_line.read_preset(name)
+        has_goal = preset.get("stop_at_return") is not None
+        assert not has_goal or command_line.is_for_another_task(name, "Nothing-v0"), name
+    assert command_line.preset_for("CartPole-v0") is None, "its best return is 200"
+
+
+def test_hints_for_flags_of_other_programs_have_their_meaning() -> None:
+    for theirs, ours in (
+        ("--num-steps", "--rollout-length"),
+        ("--alpha", "--learning-rate or --rmsprop-alpha"),
+        ("--clip-rewards", "--reward-clip"),
+        ("--anneal-lr", "--learning-rate-schedule"),
+        ("--target-kl", "--kl-limit"),
+        ("--tau", "--gae-lambda"),
+    ):
+        said = ended(2, launch_cluster.main, theirs, "9").line
+        assert f"did you mean {ours}?" in said
 
 
 def test_a_network_added_to_model_py_may_be_an_mlp() -> None:

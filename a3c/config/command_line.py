@@ -40,12 +40,14 @@ _FOREIGN_NAMES = {
     "--env-id": "--env --env-name --environment --game --task",
     "--episodes": "--games --n-episodes --num-episodes --n-eval-episodes",
     "--evaluation-episodes": "--eval-episodes",
-    "--gae-lambda": "--gae --lam --lambda",
+    "--gae-lambda": "--gae --lam --lambda --tau",
     "--gamma": "--discount",
     "--greedy": "--deterministic",
+    "--kl-limit": "--target-kl",
     "--learning-rate": "--lr --alpha",
+    "--learning-rate-schedule": "--anneal-lr --lr-schedule",
     "--log-interval": "--log-every",
-    "--max-env-steps": "--steps --max-steps --num-steps --total-steps --frames "
+    "--max-env-steps": "--steps --max-steps --total-steps --frames "
     "--timesteps --n-timesteps --total-timesteps --max-timesteps",
     "--max-wall-time": "--time-limit --max-time --timeout",
     "--patience": "--early-stopping --early-stop",
@@ -56,11 +58,14 @@ _FOREIGN_NAMES = {
     "--ratio-limit": "--clip-range --clip-coef --clip",
     "--record": "--video --save-video --output --out",
     "--resume": "--restore --load --continue --checkpoint",
-    "--rollout-length": "--n-steps --n-step --t-max --unroll-length",
+    "--reward-clip": "--clip-reward --clip-rewards",
+    "--rmsprop-alpha": "--alpha",
+    "--rollout-length": "--n-steps --n-step --num-steps --t-max --unroll-length",
     "--run-dir": "--output --out --logdir --log-dir --save-dir --dir --name",
     "--samples-per-step": "--batch-size --batch",
     "--seed": "--random-seed",
     "--stop-at-return": "--goal --target --target-return --reward-threshold",
+    "--value-clip": "--clip-vloss",
     "--value-loss-weight": "--vf-coef --value-coef --value-loss-coef",
     "--watch": "--render --display --window",
     "--worker-threads": "--threads",
@@ -247,6 +252,9 @@ def unused_flags(
 ) -> list[str]:
     """A line for each given flag without effect; its help text or `needed` says what it is for."""
     learning, network = config.learning, config.network.network
+    is_greedy = learning.epsilon_greedy != learning.epsilon_greedy_final
+    finals = (learning.entropy_weight_final, learning.ratio_limit_final)
+    is_annealed = learning.learning_rate_schedule == "linear" or is_greedy or finals != (None, None)
     used = {
         "Atari": is_atari,
         "preprocessed Atari games": is_atari and config.env.preprocessing != "none",
@@ -260,6 +268,8 @@ def unused_flags(
         "--no-normalize-advantages": not learning.normalize_advantages,
         "--entropy-weight-final": learning.entropy_weight_final is not None,
         "--ratio-limit-final": learning.ratio_limit_final is not None,
+        "--epsilon-greedy": is_greedy,
+        "a schedule, such as --learning-rate-schedule linear": is_annealed,
     }
     needed = {
         "learning_rate": "a run without --learning-rate-range",
@@ -272,6 +282,11 @@ def unused_flags(
         "advantage_horizon": "--no-normalize-advantages",
         **{f"entropy_anneal_{end}": "--entropy-weight-final" for end in ("start", "steps")},
         **{f"ratio_limit_anneal_{end}": "--ratio-limit-final" for end in ("start", "steps")},
+        **{f"epsilon_anneal_{end}": "--epsilon-greedy" for end in ("start", "steps")},
+        **{
+            f"anneal_{end}": "a schedule, such as --learning-rate-schedule linear"
+            for end in ("start", "steps")
+        },
     }
     lines = []
     for key in vars(namespace):
