@@ -32,7 +32,7 @@ from a3c.play.window import Window, missing_display
 from a3c.process import console, process_records
 from a3c.process.environment import adopt_environment
 from a3c.process.heartbeat import Heartbeat
-from a3c.process.signals import Leaving, leave_on_signals, run_command
+from a3c.process.signals import Leaving, end_children, leave_on_signals, run_command
 from a3c.process.startup import import_tensorflow, start_in_order
 from a3c.run import rundir
 from a3c.run.rundir import RunDir
@@ -285,6 +285,7 @@ def report(
     Console(file=stdout).print(table)
 
 
+@end_children()
 def command() -> int:
     """The entry point of the installed command `a3c-evaluate`."""
     return run_command(main)

@@ -27,7 +27,7 @@ from a3c.launch import catalogue, hosts, keep, preflight, run_summary, sweep, ve
 from a3c.launch.supervisor import ChildKeepers, Interruption
 from a3c.play import locate
 from a3c.process import console
-from a3c.process.signals import run_command, undo_changes
+from a3c.process.signals import end_children, run_command, undo_changes
 from a3c.run import callbacks, checkpoint, rundir
 from a3c.run.rundir import RunDir
 
@@ -130,7 +130,7 @@ def complete(line: str, point: str) -> int:
 
 
 def _check_environment(settings: EnvConfig) -> None:
-    with undo_changes(), console.stdout_apart():
+    with undo_changes(), end_children(), console.stdout_apart():
         import envs  # imports Gymnasium: too slow for the verbs
 
         envs.check(settings)
@@ -285,7 +285,7 @@ def _plan(
     """
     from a3c.env import atari
 
-    with undo_changes(), console.stdout_apart():  # a plan may be printed as JSON
+    with undo_changes(), end_children(), console.stdout_apart():  # a plan may be printed as JSON
         import envs
 
         observations, actions = envs.check(config.env)

@@ -35,7 +35,7 @@ from a3c.net.network import Network, NetworkOutput
 from a3c.net.observations import check_side, image_side, split
 from a3c.process import console
 from a3c.process.environment import adopt_environment
-from a3c.process.signals import leave_on_signals, run_command
+from a3c.process.signals import end_children, leave_on_signals, run_command
 from a3c.run import checkpoint
 
 # --- the networks: prepared observations [T, B, ...] to features [T, B, F] ----------------------
@@ -200,6 +200,7 @@ def _add_arguments(parser: argparse.ArgumentParser) -> None:
     )
 
 
+@end_children()
 def command() -> int:
     """The entry point of the script."""
     leave_on_signals()

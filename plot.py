@@ -15,7 +15,7 @@ from a3c.errors import EXIT_OK, A3CError, UserError
 from a3c.play.locate import find_checkpoint
 from a3c.process import console
 from a3c.process.environment import adopt_environment
-from a3c.process.signals import leave_on_signals, run_command
+from a3c.process.signals import end_children, leave_on_signals, run_command
 from a3c.process.startup import import_tensorflow
 
 PROG = console.program("plot.py")
@@ -136,6 +136,7 @@ def draw_network(arguments: argparse.Namespace, names: Sequence[str]) -> Iterato
             yield pictures.save(figure, folder / f"{name}.{arguments.format}")
 
 
+@end_children()
 def command() -> int:
     """The entry point of the installed command `a3c-plot`."""
     leave_on_signals()

@@ -2,11 +2,13 @@
 
 import json
 import signal
+import subprocess
 from pathlib import Path
 
 import pytest
 
 from tests import Patch, runs
+from tests.clusters import untrained
 
 RUDE = """
 import ctypes, logging.config, os, signal, sys, threading, time
@@ -105,3 +107,35 @@ def test_a_failed_process_fails_the_run_of_a_rude_environment(at_home: Path) -> 
     flags = ("--env-id", "rude:Rude-v0", "--network", "network:build", "--workers", "1")
     done = runs.call_script(*CHILD, *flags)
     assert (done.returncode, "worker-0 failed with 70" in done.stderr) == (70, True), done.stderr
+
+
+SLEEPER = """
+import subprocess
+import gymnasium
+from gymnasium.envs.classic_control import CartPoleEnv
+
+class Sleeper(CartPoleEnv):
+    def __init__(self, **settings):
+        super().__init__(**settings)
+        left = subprocess.Popen(["sleep", "1000"], start_new_session=True, stderr=-3)
+        with open("started", "a") as file:
+            print(left.pid, file=file)
+
+gymnasium.register("Sleeper-v0", Sleeper, max_episode_steps=9)
+"""
+
+
+def test_processes_that_an_environment_leaves_end_with_the_command(here: Path) -> None:
+    (here / "sleeper.py").write_text(SLEEPER)
+    untrained(here, env_id="CartPole-v1")
+    manifest = here / "7" / "manifest.json"
+    manifest.write_text(manifest.read_text().replace("CartPole-v1", "sleeper:Sleeper-v0"))
+    for command in (
+        ("launch_cluster.py", "--env-id", "sleeper:Sleeper-v0", "--dry-run"),
+        ("model.py", "--env-id", "sleeper:Sleeper-v0", "--check"),
+        ("evaluate.py", "7", "--episodes", "1"),
+    ):
+        runs.call_script(*command, stdout=subprocess.DEVNULL, capture_output=False, check=True)
+        (started,) = (here / "started").read_text().split()
+        (here / "started").unlink()
+        assert runs.is_gone(int(started)), command

@@ -109,6 +109,22 @@ def undo_changes() -> Iterator[None]:
                 logger.disabled = False
 
 
+@contextlib.contextmanager
+def end_children() -> Iterator[None]:
+    """On exit, kill the processes that the user's code has started meanwhile and left."""
+    import psutil
+
+    before = psutil.Process().children(recursive=True)
+    try:
+        yield
+    finally:
+        for child in set(psutil.Process().children(recursive=True)).difference(before):
+            with contextlib.suppress(psutil.Error):  # it has ended, or is another user's
+                # Python's own, which multiprocessing needs until our end, ends with us.
+                if "multiprocessing.resource_tracker" not in " ".join(child.cmdline()):
+                    child.kill()
+
+
 class Leaving(SystemExit):
     """A signal ends this process; a plain SystemExit comes from the user's own code."""
 
