@@ -15,6 +15,7 @@ import envs
 from a3c.config import EnvConfig, user_code
 from a3c.env import environments
 from tests import Patch, refused
+from tests.runs import REPOSITORY, call
 
 FLOATS = spaces.Box(-1.0, 1.0, (3,), np.float64)
 TWO = spaces.Discrete(2)
@@ -107,6 +108,27 @@ def test_the_step_limit_can_be_set(env_id: str, period: int) -> None:
 @pytest.mark.parametrize("render_mode", [None, "rgb_array"])
 def test_an_old_id_is_played_without_gymnasiums_warning(render_mode: str | None) -> None:
     make("CartPole-v0", render_mode=render_mode).close()
+
+
+DRAWS = """
+import gymnasium
+from a3c.config import EnvConfig
+from a3c.env import environments
+print("begins")
+gymnasium.register("Toy-v0", "mujoco_toy:Toy")
+environments.make_vec("Toy-v0", 1, EnvConfig(env_id="Toy-v0"), "rgb_array").close()
+print("ends")
+"""
+
+
+def test_a_drawn_mujoco_game_does_not_run_the_users_program_again(here: Path) -> None:
+    toy = "from gymnasium.envs.classic_control import CartPoleEnv as Toy"
+    (here / "mujoco_toy.py").write_text(toy)
+    (here / "draw.py").write_text(DRAWS)
+    environment = {k: v for k, v in os.environ.items() if k != "DISPLAY"}
+    environment["PYTHONPATH"] = f"{REPOSITORY}:{here}"
+    done = call(sys.executable, "draw.py", cwd=here, env=environment)
+    assert (done.returncode, done.stdout) == (0, "begins\nends\n"), done.stderr
 
 
 def test_keywords_reach_the_environment() -> None:

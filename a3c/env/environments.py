@@ -7,8 +7,10 @@ import importlib.util
 import logging
 import os
 import re
+import sys
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
+from types import ModuleType
 from typing import Any
 
 import gymnasium
@@ -108,7 +110,12 @@ def make_vec(env_id: str, num_envs: int, config: EnvConfig, render_mode: str | N
             os.environ.setdefault("MUJOCO_GL", "egl")
             one = partial(gymnasium.make, spec, **copy.deepcopy(keywords))
             how: Any = {"context": "spawn", "autoreset_mode": AutoresetMode.SAME_STEP}
-            return AsyncVectorEnv([one] * num_envs, **how)
+            # They would run the program again, which may have no `if __name__ == "__main__"`.
+            program, sys.modules["__main__"] = sys.modules["__main__"], ModuleType("__main__")
+            try:
+                return AsyncVectorEnv([one] * num_envs, **how)
+            finally:
+                sys.modules["__main__"] = program
         return wrappers.Copies(
             lambda: gymnasium.make(spec, **copy.deepcopy(keywords)), num_envs, config.wrapper
         )
