@@ -324,6 +324,20 @@ def test_the_evaluator_ends_when_weights_it_has_played_are_confirmed(follower: A
     assert evaluator.wait(timeout=100) == 0
 
 
+def test_a_run_with_a_new_goal_is_not_over_for_its_evaluator(trained: Path, path: Path) -> None:
+    """With Docker Compose the evaluator may start before the chief writes the new settings."""
+    shutil.copytree(trained, path)
+    run = RunDir(path)
+    setup = EvaluationSetup(rundir.read_config(run), envs.make, model.build, 1)
+    evaluator = following.Evaluator(run, setup, episodes=1, watch=False)
+    videos = len([*run.videos.iterdir()])
+    settings = json.loads(run.config.read_text())
+    settings["config"]["run"]["stop_at_return"] = None
+    run.config.write_text(json.dumps(settings))
+    assert not evaluator._evaluate_newest()
+    assert len([*run.videos.iterdir()]) == videos
+
+
 def test_a_signal_ends_the_evaluator_which_has_kept_the_best(follower: Any) -> None:
     evaluator, path = follower
     evaluator.send_signal(signal.SIGTERM)

@@ -16,7 +16,7 @@ from a3c.play.show import evaluator_window, record
 from a3c.play.window import Window
 from a3c.process.console import count
 from a3c.process.heartbeat import Heartbeat
-from a3c.run import checkpoint
+from a3c.run import checkpoint, rundir
 from a3c.run.checkpoint import DamagedCheckpointError, is_over
 from a3c.run.metrics import JsonlSink
 from a3c.run.rundir import RunDir
@@ -81,7 +81,8 @@ class Evaluator:
             with suppress(DamagedCheckpointError):
                 if manifest.step != self._seen:
                     self._evaluate(path)
-                over = is_over(manifest, self._setup.config.run)
+                # A resumed run may have another goal since this evaluator began.
+                over = is_over(manifest, rundir.read_config(self._run).run)
                 if over and manifest.reason == "solved":
                     self._record(manifest.step)
                 return over
