@@ -103,7 +103,6 @@ def run(cluster: Cluster, task: Task, config: Config, run_dir: Path) -> int:
                     games=games,
                     show=show,
                 )
-            stop.take_signals()  # environments may have handlers of their own
             worker.run()
             signals.leave_soon(_exit_code(stop), CLOSE_WITHIN_S)
             worker.close()

@@ -107,6 +107,11 @@ class InProcessCluster:
         return Store(self.cluster, task, target, of.shapes, of.statistics_size, settings)
 
 
+class StopInPytest(StopRequest):
+    def take_signals(self) -> None:
+        """Leave the signals to pytest."""
+
+
 def worker(
     settings: Config, run_dir: Path, make: Any = envs.make, here: InProcessCluster | None = None
 ) -> Worker:
@@ -121,7 +126,7 @@ def worker(
             RunDir(run_dir),
             make_envs=make,
             build_network=model.build,
-            stop=StopRequest(),
+            stop=StopInPytest(),
             heartbeat=Heartbeat(None),
         )
 

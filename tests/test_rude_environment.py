@@ -31,14 +31,14 @@ class Rude(gymnasium.Env):
         ctypes.CDLL(None).printf(b"buffered output ")
         print("Python's own stdout", file=sys.__stdout__)
         signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # a usual remedy against zombies
-        for number in (signal.SIGTERM, signal.SIGINT):
-            signal.signal(number, lambda *_: os._exit(5))
         logging.config.dictConfig({"version": 1, "root": {"level": "CRITICAL", "handlers": []}})
         logging.disable(logging.CRITICAL)
         threading.Thread(target=time.sleep, args=[1000]).start()  # Python's exit waits for it
 
     def reset(self, *, seed=None, options=None):
         super().reset(seed=seed)
+        for number in () if hasattr(self, "steps") else (signal.SIGTERM, signal.SIGINT):
+            signal.signal(number, lambda *_: os._exit(5))
         self.steps = 0
         return np.zeros(3, np.float32), {}
 

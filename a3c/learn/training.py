@@ -167,6 +167,7 @@ class Worker:
             self._stop.leave_within_s = 5.0  # a ps that is asked to end too waits for 8 s
         try:
             player = self._make_player()
+            self._stop.take_signals()  # environments may have handlers of their own
             self._stopwatch.lap("start")
             self._stopwatch.take()
             self._row_at = time.monotonic()  # so the first row is about playing only
