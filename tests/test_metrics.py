@@ -4,6 +4,7 @@ import contextlib
 import json
 import os
 import re
+import resource
 from pathlib import Path
 from typing import Any
 
@@ -99,6 +100,16 @@ def test_a_row_of_a_worker_by_hand() -> None:
     empty = tracker.row(106.0, {}, np.zeros(1))
     assert (empty["worker/env_steps_per_s"], empty["drops/rollouts"]) == (0.0, 1)
     assert not {"episode/return", "loss/total"} & empty.keys()
+
+
+def test_a_worker_without_a_free_descriptor_writes_its_row() -> None:
+    tracker, limits = WorkerTracker(100.0), resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (0, limits[1]))
+    try:
+        row = tracker.row(104.0, {}, np.zeros(1))
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, limits)
+    assert row["process/rss_mb"] == 0
 
 
 def test_shares_of_time_add_up_to_1() -> None:

@@ -16,7 +16,8 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
-import psutil
+
+from a3c.process.process_records import resident_bytes
 
 log = logging.getLogger(__name__)
 
@@ -112,7 +113,6 @@ class WorkerTracker:
         self._since = now
         self.dropped_rollouts = 0
         self.dropped_reports = 0
-        self._process = psutil.Process()
 
     def add(
         self,
@@ -156,7 +156,7 @@ class WorkerTracker:
             "train/parameter_norm": float(np.linalg.norm(parameters.astype(np.float32))),
             "drops/rollouts": self.dropped_rollouts,
             "drops/reports": self.dropped_reports,
-            "process/rss_mb": self._process.memory_info().rss / 1e6,
+            "process/rss_mb": resident_bytes(os.getpid()) / 1e6,
         }
         self._samples.clear()
         self._env_steps = self._num_gradients = 0
