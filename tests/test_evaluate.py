@@ -4,6 +4,7 @@ import contextlib
 import json
 import os
 import random
+import re
 import shutil
 import signal
 import subprocess
@@ -424,6 +425,28 @@ def test_following_a_stopped_run_by_hand_plays_what_there_is(stopped: RunDir, ca
     assert evaluate.main([str(stopped.path), "--follow", "--episodes", "1"]) == 0
     assert caplog.messages[-1] == f"run {stopped.path} is stopped: no more checkpoints"
     assert [row["env_steps"] for row in read_rows(stopped.metrics("evaluator-0"))][-1] == 7
+
+
+def test_a_checkpoint_whose_game_has_no_finite_return_has_no_score(
+    stopped: RunDir, monkeypatch: Patch, caplog: Log
+) -> None:
+    def poison(*arguments: Any) -> Any:
+        made = make_vec("CartPole-v1", arguments[1], arguments[3])
+        step = made.step
+
+        def nan(actions: Any) -> Any:
+            observations, rewards, *rest = step(actions)
+            return observations, rewards * np.nan, *rest
+
+        monkeypatch.setattr(made, "step", nan)
+        return made
+
+    monkeypatch.setattr(envs, "make", poison)
+    caplog.set_level("INFO")
+    assert evaluate.main([str(stopped.path), "--follow", "--episodes", "1"]) == 0
+    assert re.search(r"env step 7 has no score: a game of .* a return of nan: fix", caplog.text)
+    assert caplog.messages[-1].endswith("is stopped: no more checkpoints")
+    assert read_rows(stopped.metrics("evaluator-0")) == []
 
 
 def test_a_second_evaluator_waits_or_leaves(stopped: RunDir, tmp_path: Path) -> None:

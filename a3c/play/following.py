@@ -9,7 +9,7 @@ import tensorflow as tf
 
 from a3c.cluster.topology import EVALUATOR
 from a3c.env import environments
-from a3c.errors import A3CError, reason_of
+from a3c.errors import A3CError, UserError, reason_of
 from a3c.play import locate
 from a3c.play.playground import EvaluationSetup, GameScores, load, summarise
 from a3c.play.show import evaluator_window, record
@@ -93,8 +93,12 @@ class Evaluator:
         variables = load(self._agent, path)
         self._seen = manifest.step
         games = GameScores(self._episodes, self._envs.num_envs)
-        for _ in self._setup.played_steps(self._envs, self._agent, games):
-            self._poll()
+        try:
+            for _ in self._setup.played_steps(self._envs, self._agent, games):
+                self._poll()
+        except UserError as error:  # as of a return that isn't finite; the next may be better
+            log.error("env step %d has no score: %s", manifest.step, error)
+            return
         summary = summarise(games.episodes)
         if self._best is None or summary.mean > self._best.mean:
             try:
