@@ -1,5 +1,6 @@
 import os
 import sys
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -14,7 +15,7 @@ from gymnasium.vector import AutoresetMode, SyncVectorEnv, VectorEnv
 import envs
 from a3c.config import EnvConfig, user_code
 from a3c.env import environments
-from tests import Patch, refused
+from tests import Log, Patch, refused
 from tests.runs import REPOSITORY, call
 
 FLOATS = spaces.Box(-1.0, 1.0, (3,), np.float64)
@@ -30,6 +31,8 @@ class Echo(gymnasium.Env[Any, Any]):
     def __init__(self, observations: Any = FLOATS, actions: Any = TWO, fault: Any = None) -> None:
         if isinstance(fault, BaseException):
             raise fault
+        if fault == "slow":
+            time.sleep(0.5)
         if fault == "elsewhere":
             os.chdir("/")
         self.observation_space = observations
@@ -247,6 +250,13 @@ def test_check_returns_the_spaces_and_closes() -> None:
         assert found == (keywords.get("observations", FLOATS), keywords.get("actions", TWO))
         assert Echo.closed == closed + 1
         assert Path.cwd() == here
+
+
+def test_a_check_that_takes_long_says_what_it_waits_for(monkeypatch: Patch, caplog: Log) -> None:
+    monkeypatch.setattr(environments, "STILL_TRYING_S", 0.1)
+    envs.check(EnvConfig(env_id="Echo-v0", env_kwargs={"fault": "slow"}))
+    (said,) = caplog.messages
+    assert said.startswith("still trying Echo-v0: its import, constructor, reset, step or close ")
 
 
 def test_unusable_environments_are_refused_in_one_line() -> None:

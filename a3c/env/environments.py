@@ -8,6 +8,7 @@ import logging
 import os
 import re
 import sys
+import threading
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from types import ModuleType
@@ -29,6 +30,7 @@ from a3c.process.signals import Leaving
 log = logging.getLogger(__name__)
 
 ATARI_FRAMES = 108_000  # half an hour of play: the limit of every Atari id
+STILL_TRYING_S = 10.0
 MISSING = (ImportError, gymnasium.error.DependencyNotInstalled)  # if a package is missing
 
 # Packages whose environments Gymnasium knows only after an import, by the prefix of their ids.
@@ -139,6 +141,10 @@ def select_actions(envs: Envs, actions: Sequence[int]) -> Envs:
 
 def check(make: Callable[..., Envs], config: EnvConfig) -> tuple[Space[Any], Space[Any]]:
     """The spaces of one observation and one action, after a step; UserError if one is wrong."""
+    what = "its import, constructor, reset, step or close has not returned"
+    slow = threading.Timer(STILL_TRYING_S, log.warning, [f"still trying {config.env_id}: {what}"])
+    slow.daemon = True
+    slow.start()
     try:
         with (
             contextlib.chdir("."),  # back from where the environment may go
@@ -170,6 +176,8 @@ def check(make: Callable[..., Envs], config: EnvConfig) -> tuple[Space[Any], Spa
         cause = error.__cause__ if isinstance(error.__cause__, TypeError) else error
         why = user_code.describe(cause)
         raise UserError(f"{what} failed: {why}; fix it, or choose another") from error
+    finally:
+        slow.cancel()
     return envs.single_observation_space, envs.single_action_space
 
 
