@@ -180,7 +180,7 @@ def play(source: Source, arguments: argparse.Namespace) -> int:
                 )
             if arguments.video is not None:
                 path = path.rename(arguments.video)
-            sys.stderr.write(f"video: {console.relative_path(path)}\n")
+            sys.stderr.write(f"video: {path}\n")  # whole: an environment may use chdir
     return EXIT_OK
 
 

@@ -78,7 +78,7 @@ def main(argv: Sequence[str] | None = None) -> int:
                 print(console.relative_path(path))
         if of_network:
             for path in draw_network(arguments, of_network):
-                print(console.relative_path(path))
+                print(path)  # whole: an environment may use chdir
         sys.stdout.flush()
     except OSError as error:
         return console.refuse_system(PROG, error)

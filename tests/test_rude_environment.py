@@ -88,9 +88,11 @@ def test_a_rude_environment_trains_and_is_closed_and_evaluated(at_home: Path) ->
     assert json.loads((at_home / "run" / "summary.json").read_text())["evaluation"]["mean"] == 20.0
     assert "env steps" in (at_home / "run/logs/worker-0.log").read_text()
     assert "worker.py" in (at_home / "closed").read_text().split()
-    score = runs.call_script("evaluate.py", "run", "--episodes", "1", "--json", "--record", "film")
+    played = ("run", "--episodes", "1", "--json", "--record", "elsewhere/film")
+    score = runs.call_script("evaluate.py", *played)
     assert (score.returncode, json.loads(score.stdout)["mean"]) == (0, 20.0), score.stderr
-    assert [path.suffix for path in (at_home / "film").iterdir()] == [".mp4"]
+    (film,) = (at_home / "elsewhere" / "film").glob("*")
+    assert (film.suffix, f"video: {film}\n" in score.stderr) == (".mp4", True), score.stderr
 
 
 def test_a_rude_environment_is_saved_when_a_signal_comes(at_home: Path) -> None:
