@@ -85,6 +85,7 @@ def test_a_drawn_environment_hides_no_display_from_the_users_own_windows(
     cartpole: LoadedAgent, monkeypatch: Patch
 ) -> None:
     for name in ("SDL_VIDEODRIVER", "SDL_AUDIODRIVER", "WAYLAND_DISPLAY"):
+        monkeypatch.setenv(name, "")  # so that it is removed afterwards
         monkeypatch.delenv(name, raising=False)
     monkeypatch.setenv("DISPLAY", ":4711")
     cartpole.make_env(render=True).close()

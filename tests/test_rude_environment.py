@@ -1,5 +1,6 @@
 """An environment that changes its process, in a folder whose files are named like modules."""
 
+import functools
 import json
 import signal
 import subprocess
@@ -140,4 +141,4 @@ def test_processes_that_an_environment_leaves_end_with_the_command(here: Path) -
         runs.call_script(*command, stdout=subprocess.DEVNULL, capture_output=False, check=True)
         (started,) = (here / "started").read_text().split()
         (here / "started").unlink()
-        assert runs.is_gone(int(started)), command
+        runs.wait_until(functools.partial(runs.is_gone, int(started)), f"the end of {command}")

@@ -177,3 +177,25 @@ def test_ctrl_c_counts_once_although_forks_get_it_too(start: Python) -> None:
     process = start(code + "stop.wait(60); time.sleep(0.5); print('left', stop.signal)")
     os.killpg(process.pid, signal.SIGINT)
     assert end_of(process)[:2] == (0, "left 2\n")
+
+
+CHILDREN = """
+import psutil, subprocess, time
+from a3c.process.signals import end_children
+sh = lambda text: subprocess.Popen(["sh", "-c", text])
+sleeping = lambda of: [p for p in psutil.Process(of.pid).children() if p.name() == "sleep"]
+earlier = sh("sleep 0.5; sleep 100; true")
+with end_children():
+    left = sh("sleep 100; true")
+    while not sleeping(left):
+        time.sleep(0.01)
+    (below,) = sleeping(left)
+    time.sleep(1.0)
+print(left.wait(10), below.wait(10), len(sleeping(earlier)))
+for process in (*sleeping(earlier), earlier):
+    process.kill()
+"""
+
+
+def test_only_processes_that_were_left_are_ended_with_all_below_them(start: Python) -> None:
+    assert end_of(start("print('ready', flush=True)" + CHILDREN))[:2] == (0, "-9 None 1\n")

@@ -8,8 +8,8 @@ how it ended                                        what follows
 1 (an uncaught exception), too much memory, the     restart; failed at the `max_crashes`-th crash in
 signals of a crash (SEGV, ABRT, BUS, FPE, ILL,        a row without `HEALTHY_S` of uptime in between
 SYS)
-129, 130, 143 of a ps or the chief, after a SIGHUP, as after 75
-SIGINT or SIGTERM to it alone
+129, 130, 143 of a ps or the chief: a signal to it  as after 75
+alone
 129, 130, 143 of another worker, whose machine may  failed
 be taken away; 2, 70, every other code
 

@@ -81,8 +81,10 @@ class Evaluator:
             with suppress(DamagedCheckpointError):
                 if manifest.step != self._seen:
                     self._evaluate(path)
-                # A resumed run may have another goal since this evaluator began.
-                over = is_over(manifest, rundir.read_config(self._run).run)
+                config = self._setup.config
+                with suppress(UserError):  # a resumed run may have another goal by now
+                    config = rundir.read_config(self._run)
+                over = is_over(manifest, config.run)
                 if over and manifest.reason == "solved":
                     self._record(manifest.step)
                 return over

@@ -237,6 +237,6 @@ def _beside(name: str) -> Any:
         try:
             spec.loader.exec_module(sys.modules[own_name])
         except BaseException:
-            del sys.modules[own_name]
+            sys.modules.pop(own_name, None)
             raise
     return sys.modules[own_name]

@@ -69,7 +69,7 @@ def page(title: str, subtitle: str, size: tuple[float, float] = SIZE) -> Figure:
 def style_axes(axes: Axes, xlabel: str, ylabel: str, title: str = "") -> None:
     """Apply the common style to axes; call it after their scales are set.
 
-    A line of one point would be invisible without a marker.
+    It also gives lines of one point a marker, without which they are invisible.
     """
     for line in axes.get_lines():
         if np.asarray(line.get_xdata()).size == 1:
@@ -132,8 +132,8 @@ def save(figure: Figure, path: Path, dpi: float = DPI) -> Path:
         path.parent.mkdir(parents=True, exist_ok=True)
         with warnings.catch_warnings():
             warnings.filterwarnings("ignore", "Glyph .* missing")  # a box is drawn, as for 日
-            figure.savefig(drawn, dpi=dpi, format=path.suffix[1:])
-        write_atomically(path, drawn.getvalue(), mode=0o666)
+            figure.savefig(drawn, dpi=dpi, format=path.suffix[1:] or None)
+        write_atomically(path.resolve(), drawn.getvalue(), durable=False, mode=0o666)
     except OSError as error:
         raise UserError(
             f"picture {path} can't be written ({error.strerror}): choose another --output"

@@ -114,15 +114,16 @@ def end_children() -> Iterator[None]:
     """On exit, kill the processes that the user's code has started meanwhile and left."""
     import psutil
 
-    before = psutil.Process().children(recursive=True)
+    before = psutil.Process().children()
     try:
         yield
     finally:
-        for child in set(psutil.Process().children(recursive=True)).difference(before):
+        for child in set(psutil.Process().children()).difference(before):
             with contextlib.suppress(psutil.Error):  # it has ended, or is another user's
-                # Python's own, which multiprocessing needs until our end, ends with us.
+                # multiprocessing needs its resource tracker until this process ends.
                 if "multiprocessing.resource_tracker" not in " ".join(child.cmdline()):
-                    child.kill()
+                    for process in (*child.children(recursive=True), child):
+                        process.kill()
 
 
 class Leaving(SystemExit):
