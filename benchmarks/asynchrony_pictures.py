@@ -180,7 +180,7 @@ def _line(axes: Axes, line: Sequence[Summary], colour: str) -> None:
         "-" if line[0].kind == REAL else "--",
         color=colour,
         linewidth=2,
-        label=f"{line[0].remedy}, {line[0].kind.removesuffix("-in-c")}",
+        label=f"{line[0].remedy}, {line[0].kind.removesuffix('-in-c')}",
     )
     for one in line:
         face = "white" if one.is_bound else colour
