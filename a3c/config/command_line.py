@@ -252,9 +252,7 @@ def unused_flags(
 ) -> list[str]:
     """A line for each given flag without effect; its help text or `needed` says what it is for."""
     learning, network = config.learning, config.network.network
-    is_greedy = learning.epsilon_greedy != learning.epsilon_greedy_final
-    finals = (learning.entropy_weight_final, learning.ratio_limit_final)
-    is_annealed = learning.learning_rate_schedule == "linear" or is_greedy or finals != (None, None)
+    schedule = "a schedule, such as --learning-rate-schedule linear"
     used = {
         "Atari": is_atari,
         "preprocessed Atari games": is_atari and config.env.preprocessing != "none",
@@ -268,9 +266,15 @@ def unused_flags(
         "--no-normalize-advantages": not learning.normalize_advantages,
         "--entropy-weight-final": learning.entropy_weight_final is not None,
         "--ratio-limit-final": learning.ratio_limit_final is not None,
-        "--epsilon-greedy": is_greedy,
-        "a schedule, such as --learning-rate-schedule linear": is_annealed,
+        "--epsilon-greedy": learning.epsilon_greedy != learning.epsilon_greedy_final,
     }
+    annealed = (
+        "--learning-rate-schedule linear",
+        "--entropy-weight-final",
+        "--ratio-limit-final",
+        "--epsilon-greedy",
+    )
+    used[schedule] = any(used[name] for name in annealed)
     needed = {
         "learning_rate": "a run without --learning-rate-range",
         "learning_rate_final": "--learning-rate-schedule linear",
@@ -283,10 +287,7 @@ def unused_flags(
         **{f"entropy_anneal_{end}": "--entropy-weight-final" for end in ("start", "steps")},
         **{f"ratio_limit_anneal_{end}": "--ratio-limit-final" for end in ("start", "steps")},
         **{f"epsilon_anneal_{end}": "--epsilon-greedy" for end in ("start", "steps")},
-        **{
-            f"anneal_{end}": "a schedule, such as --learning-rate-schedule linear"
-            for end in ("start", "steps")
-        },
+        **{f"anneal_{end}": schedule for end in ("start", "steps")},
     }
     lines = []
     for key in vars(namespace):

@@ -141,8 +141,9 @@ def select_actions(envs: Envs, actions: Sequence[int]) -> Envs:
 
 def check(make: Callable[..., Envs], config: EnvConfig) -> tuple[Space[Any], Space[Any]]:
     """The spaces of one observation and one action, after a step; UserError if one is wrong."""
-    what = "its import, constructor, reset, step or close has not returned"
-    slow = threading.Timer(STILL_TRYING_S, log.warning, [f"still trying {config.env_id}: {what}"])
+    calls = "its import, constructor, reset, step or close"
+    said = f"still trying {config.env_id}: {calls} has not returned"
+    slow = threading.Timer(STILL_TRYING_S, log.warning, [said])
     slow.daemon = True
     slow.start()
     try:

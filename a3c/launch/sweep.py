@@ -41,7 +41,7 @@ from a3c.watch.snapshot import roughly
 
 log = logging.getLogger(__name__)
 
-KEYS: dict[str, tuple[type, range | None, str]] = {  # type, allowed values, both in words
+KEYS: dict[str, tuple[type, range | None, str]] = {  # type, allowed values, words for both
     "preset": (str, None, "the name of one"),
     "trials": (int, range(1, 10_001), "1 to 10000"),
     "draw_seed": (int, range(2**32), "0 to 4294967295"),
@@ -266,7 +266,7 @@ class Trainer:
     def wanted(self, trial: Trial) -> tuple[Config, set[str]]:
         """The settings that a new trial would have, and the names of those that are given."""
         parser = command_line.make_parser("", "")
-        namespace, _ = parser.parse_known_args(self._settings(trial))  # ignores how to start
+        namespace, _ = parser.parse_known_args(self._settings(trial))  # without how to start
         layers = [layer for _, layer in command_line.sources(namespace)[0]]
         try:
             return command_line.merge(layers), set().union(*layers)

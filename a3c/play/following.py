@@ -98,7 +98,7 @@ class Evaluator:
         try:
             for _ in self._setup.played_steps(self._envs, self._agent, games):
                 self._poll()
-        except UserError as error:  # as of a return that isn't finite; the next may be better
+        except UserError as error:  # as for a return that isn't finite; the next may do better
             log.error("env step %d has no score: %s", manifest.step, error)
             return
         summary = summarise(games.episodes)

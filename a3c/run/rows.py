@@ -2,8 +2,8 @@
 
 Metrics files grow for days. The dashboard reads them every second, so it must not read them whole.
 
-A restarted ps begins at the env step that it was restored to. Every start of the ps has a number. A
-worker's row holds it as `ps_life`.
+A restarted ps begins at the env step that it was restored to. Every start of the ps has a number.
+The rows of workers and of games hold it as `ps_life`.
 """
 
 import contextlib
