@@ -58,6 +58,7 @@ def test_a_ps_that_is_killed_at_the_start_is_waited_for(cluster: Cluster) -> Non
 def test_a_killed_ps_comes_back_from_the_newest_checkpoint(cluster: Cluster) -> None:
     wait_until(lambda: cluster.newest_checkpoint_step(), "a checkpoint")
     time.sleep(INTERVAL_S / 2)
+    wait_until(lambda: cluster.step() > cluster.newest_checkpoint_step(), "a row to be lost")
     before = cluster.moment()
     cluster.signal("ps-0")
     cluster.wait_for_return("ps SIGKILL", before)
