@@ -121,8 +121,11 @@ def end_children() -> Iterator[None]:
         for child in set(psutil.Process().children()).difference(before):
             with contextlib.suppress(psutil.Error):  # it has ended, or is another user's
                 # multiprocessing needs its resource tracker until this process ends.
-                if "multiprocessing.resource_tracker" not in " ".join(child.cmdline()):
-                    for process in (*child.children(recursive=True), child):
+                if "multiprocessing.resource_tracker" in " ".join(child.cmdline()):
+                    continue
+                # The child first: a shell whose command is killed would go on with its next one.
+                for process in (child, *child.children(recursive=True)):
+                    with contextlib.suppress(psutil.Error):
                         process.kill()
 
 
