@@ -62,6 +62,8 @@ def test_a_run_of_several_keep_commands_ends_for_good(tmp_path: Path, caplog: Lo
         wait_until(lambda: health.main([str(run.path)]) == 0, "all that has started to be well")
         said = [process.communicate(timeout=DEADLINE_S)[0] for process in kept]
     assert [process.returncode for process in kept] == [0, 0, 0], said
+    again = f"every `keep` command, now with --resume --run-dir {run.path} --max-env-steps"
+    assert f"  go on with   {again}" in said[1]
     states = {record.name: record.state for record in process_records.read_records(run.path)}
     assert states["ps-0"] == states["worker-0"] == "done"
     assert set(states.values()) <= {"done", "stopped"}  # of workers too late for so short a run

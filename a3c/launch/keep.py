@@ -173,7 +173,8 @@ def _keep(mine: list[Process], planned: Plan, config: Config, chosen: argparse.N
                 wanted = f"start `{follow}` if nothing else does"
                 log.info("--patience counts the scores of %s: %s", EVALUATOR, wanted)
             outcome = PartSupervisor(mine, run, interruption).run()
-        return run_summary.conclude(run, config, outcome, interruption)
+        resumed_by = "every `keep` command, now with"
+        return run_summary.conclude(run, config, outcome, interruption, resumed_by)
 
 
 class PartSupervisor(Supervisor):

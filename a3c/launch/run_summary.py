@@ -155,8 +155,17 @@ class ProgressLog:
                 self._waits |= waits
 
 
-def conclude(run: RunDir, config: Config, outcome: Outcome, interruption: Interruption) -> int:
-    """Write `summary.json`, print how the run ended, and return the run's exit code."""
+def conclude(
+    run: RunDir,
+    config: Config,
+    outcome: Outcome,
+    interruption: Interruption,
+    resumed_by: str | None = None,
+) -> int:
+    """Write `summary.json`, print how the run ended, and return the run's exit code.
+
+    `resumed_by` is for a run that `launch_cluster.py` can't resume.
+    """
     shutil.rmtree(run.checkpoints / checkpoint.CANDIDATE, ignore_errors=True)  # of a killed chief
     newest = None
     with contextlib.suppress(UserError):  # all are damaged
@@ -195,7 +204,7 @@ def conclude(run: RunDir, config: Config, outcome: Outcome, interruption: Interr
     pictures = ""
     if plays_on and summary["episodes"]:
         pictures = _run_script(interruption, "plot.py", str(run.path), "--what", "return")
-    log.info("%s", closing(run, summary, pictures.splitlines()))
+    log.info("%s", closing(run, summary, pictures.splitlines(), resumed_by))
     return 128 + interruption.signal if interruption.signal else code
 
 
@@ -306,9 +315,12 @@ _MORE = {
 }
 
 
-def closing(run: RunDir, summary: dict[str, Any], pictures: list[str]) -> str:
+def closing(
+    run: RunDir, summary: dict[str, Any], pictures: list[str], resumed_by: str | None = None
+) -> str:
     goal, rows = summary["goal"], []
     more = _MORE.get(summary.get("reason") or "", "")
+    resumed_by = resumed_by or command("launch_cluster.py")
     here, events = (shlex.quote(relative_path(path)) for path in (run.path, run.path / "events"))
     if summary["mean_return_100"] is not None:
         mean = format_mean(summary["mean_return_100"], goal)
@@ -339,7 +351,7 @@ def closing(run: RunDir, summary: dict[str, Any], pictures: list[str]) -> str:
     if summary["checkpoint"] and run.config.exists():  # missing if the directory was deleted
         rows += [
             ("checkpoint", relative_path(Path(summary["checkpoint"]))),
-            ("go on with", f"{command('launch_cluster.py')} --resume --run-dir {here}{more}"),
+            ("go on with", f"{resumed_by} --resume --run-dir {here}{more}"),
             ("evaluate", f"{command('evaluate.py')} {here}"),
         ]
     rows.append(("TensorBoard", f"{command('tensorboard')} --logdir {events}"))
