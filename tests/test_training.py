@@ -70,6 +70,23 @@ def test_the_first_row_is_about_playing_not_about_the_start(
     assert sum(share for name, share in row.items() if name.startswith("time/")) > 0.8
 
 
+def test_time_for_reports_is_in_the_row_that_comes_after_them(
+    tmp_path: Path, monkeypatch: Patch
+) -> None:
+    chief = work(tmp_path, 1.0, log_interval_s=0.1)
+    monkeypatch.setattr(training, "REPORT_INTERVAL_S", 0.0)
+
+    def slowly(_reports: object) -> bool:
+        time.sleep(1.0)
+        return True
+
+    monkeypatch.setattr(chief._store, "report", slowly)
+    chief._reports.append((0, 1.0, 1, 0))
+    chief.run()
+    row = next(row for row in rows(tmp_path) if "worker/env_steps_per_s" in row)
+    assert 0.8 < sum(share for name, share in row.items() if name.startswith("time/")) < 1.1
+
+
 def test_a_chief_saves_no_weights_that_are_not_finite(tmp_path: Path) -> None:
     chief = work(tmp_path, 1.0, max_dropped_rollouts=2)
     chief._store.overwrite_parameters(chief._learner.reply.parameters * NAN)

@@ -265,6 +265,7 @@ class Worker:
         the ps isn't called, and neither are the user's callbacks.
         """
         reply = self._learner.reply
+        self._stopwatch.lap("other")  # such as reports since the last push
         self._row_at = time.monotonic()
         row = self._tracker.row(self._row_at, self._stopwatch.take(), reply.parameters)
         if self._chief and whole_cluster:
