@@ -43,6 +43,8 @@ def test_flags_win_over_file_over_preset_over_default(presets: Path, tmp_path: P
     assert parse("--preset", "none").run == Config().run
     (presets / "mine.toml").write_text("[run]\nstop_at_return = 475.0")
     assert parse("--preset", "mine", "--stop-at-return", "none").run.stop_at_return is None
+    file.write_text('[run]\nstop_at_return = "none"\n')
+    assert parse("--preset", "mine", "--config", str(file)).run.stop_at_return is None
 
 
 def test_an_earlier_versions_run_goes_on_without_settings_that_are_no_more(tmp_path: Path) -> None:

@@ -65,7 +65,7 @@ class Option(typing.NamedTuple):
             words += f" above {above}, at most {high}"
         elif low is not None:
             words += f" of at least {low}" if high is None else f" from {low} to {high}"
-        return words + (" (or unset)" if self.optional else "")
+        return words + (' (or "none")' if self.optional else "")
 
 
 def _all_options() -> dict[str, Option]:
@@ -96,7 +96,7 @@ def flat(config: Config) -> dict[str, Any]:
 
 def coerce(option: Option, value: Any, source: str) -> Any:
     """Convert a value to the field's type; raises UserError with the allowed values."""
-    if value is None and option.optional:
+    if option.optional and value in (None, "none"):  # TOML has no null
         return None
     with contextlib.suppress(ValueError, OverflowError):
         if not option.is_list:
@@ -171,8 +171,6 @@ def parse_text(option: Option, text: Any) -> Any:
     """Convert a flag's text to the plain value that `coerce` checks."""
     if isinstance(text, list):
         return [parse_text(option, item) for item in text]
-    if option.optional and text == "none":
-        return None
     if option.kind is str or isinstance(text, bool):
         return text
     for convert in (json.loads if option.kind is dict else option.kind, float):

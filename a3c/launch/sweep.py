@@ -150,7 +150,8 @@ def _range(name: str, value: Any, source: str) -> Values:
     low, high = (_checked(name, value[end], source) for end in ("low", "high"))
     is_log = value.get("log", False)
     option = OPTIONS[name]
-    if option.is_list or option.kind not in (int, float) or not low < high or (is_log and low <= 0):
+    is_number = option.kind in (int, float) and not option.is_list and None not in (low, high)
+    if not is_number or not low < high or (is_log and low <= 0):
         raise UserError(f"{refused} numbers, low below high, and above 0 with log")
     return {"low": low, "high": high, "log": is_log}
 
