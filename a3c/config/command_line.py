@@ -252,29 +252,26 @@ def unused_flags(
 ) -> list[str]:
     """A line for each given flag without effect; its help text or `needed` says what it is for."""
     learning, network = config.learning, config.network.network
+    annealed = {
+        "--learning-rate-schedule linear": learning.learning_rate_schedule == "linear",
+        "--entropy-weight-final": learning.entropy_weight_final is not None,
+        "--ratio-limit-final": learning.ratio_limit_final is not None,
+        "--epsilon-greedy": learning.epsilon_greedy != learning.epsilon_greedy_final,
+    }
     schedule = "a schedule, such as --learning-rate-schedule linear"
     used = {
+        **annealed,
+        schedule: any(annealed.values()),
         "Atari": is_atari,
         "preprocessed Atari games": is_atari and config.env.preprocessing != "none",
         "Box actions": has_box_actions,
         "Adam": learning.optimizer == "adam",
         "RMSProp": learning.optimizer == "rmsprop",
         "mlp": network not in ("a3c-ff", "a3c-lstm", "nature", "universe", "universe-ff"),
-        "--learning-rate-schedule linear": learning.learning_rate_schedule == "linear",
         "a run without --learning-rate-range": not learning.learning_rate_range,
         "--return-steps": learning.return_steps is not None,
         "--no-normalize-advantages": not learning.normalize_advantages,
-        "--entropy-weight-final": learning.entropy_weight_final is not None,
-        "--ratio-limit-final": learning.ratio_limit_final is not None,
-        "--epsilon-greedy": learning.epsilon_greedy != learning.epsilon_greedy_final,
     }
-    annealed = (
-        "--learning-rate-schedule linear",
-        "--entropy-weight-final",
-        "--ratio-limit-final",
-        "--epsilon-greedy",
-    )
-    used[schedule] = any(used[name] for name in annealed)
     needed = {
         "learning_rate": "a run without --learning-rate-range",
         "learning_rate_final": "--learning-rate-schedule linear",
