@@ -100,9 +100,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         code = play(find_checkpoint(arguments.source, arguments.which), arguments)
         sys.stdout.flush()
         return code
-    except OSError as error:
-        return console.refuse_system(PROG, error)
-    except A3CError as error:
+    except (OSError, A3CError) as error:
         if arguments.follow and isinstance(error, PlayError):  # for the evaluator's log
             logging.error("the environment failed", exc_info=error.__cause__)
         return console.refuse(PROG, error)

@@ -89,9 +89,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         return code
     except KeyboardInterrupt:
         return 128 + signal.SIGINT
-    except OSError as error:
-        return console.refuse_system(PROG, error)
-    except A3CError as error:
+    except (OSError, A3CError) as error:
         return console.refuse(PROG, error)
 
 

@@ -184,9 +184,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         diagram.show(rows, title)
         sys.stdout.write(f"diagram: {path}\n")
         sys.stdout.flush()
-    except OSError as error:
-        return console.refuse_system("model.py", error)
-    except UserError as error:
+    except (OSError, UserError) as error:
         return console.refuse("model.py", error)
     return 0
 

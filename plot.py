@@ -80,9 +80,7 @@ def main(argv: Sequence[str] | None = None) -> int:
             for path in draw_network(arguments, of_network):
                 print(path)  # whole: an environment may use chdir
         sys.stdout.flush()
-    except OSError as error:
-        return console.refuse_system(PROG, error)
-    except A3CError as error:
+    except (OSError, A3CError) as error:
         return console.refuse(PROG, error)
     return EXIT_OK
 

@@ -460,7 +460,5 @@ def main() -> int:
 if __name__ == "__main__":
     try:
         sys.exit(main())
-    except BrokenPipeError as error:
-        sys.exit(console.refuse_system("benchmarks.results", error))
-    except A3CError as error:
+    except (BrokenPipeError, A3CError) as error:
         sys.exit(console.refuse("benchmarks.results", error))

@@ -59,15 +59,19 @@ def stdout_apart() -> Iterator[TextIO]:
             os.close(kept)
 
 
-def refuse(prog: str, error: A3CError) -> int:
-    """Print the error in one line on stderr and return its exit code."""
+def refuse(prog: str, error: A3CError | OSError) -> int:
+    """Print the error in one line on stderr and return its exit code.
+
+    An OSError is raised again, unless stdout or the current folder causes it.
+    """
+    if isinstance(error, OSError):
+        return _refuse_system(prog, error)
     with contextlib.suppress(OSError):  # stderr may be full
         sys.stderr.write(f"{prog}: {one_line(str(error))}\n")
     return error.exit_code
 
 
-def refuse_system(prog: str, error: OSError) -> int:
-    """Print one line if stdout or the current folder causes the error, else raise it again."""
+def _refuse_system(prog: str, error: OSError) -> int:
     if isinstance(error, BrokenPipeError):  # stdout was closed, as in `status | head -1`
         discard(sys.stdout)  # flushing the rest of the buffer would fail again
         return 128 + signal.SIGPIPE
