@@ -47,15 +47,16 @@ class JsonlSink:
         self._failing = False
 
     def write(self, env_steps: int, row: Mapping[str, Any]) -> None:
-        row = self._life | {key: _plain(value) for key, value in row.items()}
-        self._append(_line(env_steps, row))
+        self._append(env_steps, self._life | {key: _plain(value) for key, value in row.items()})
 
     def restart(self, env_steps: int, **notes: int) -> None:
         """Mark that rows beyond `env_steps` were rolled back."""
         self._life = {"ps_life": notes["ps_life"]} if "ps_life" in notes else {}
-        self._append(_line(env_steps, {"event": "attached", **notes}))
+        self._append(env_steps, {"event": "attached", **notes})
 
-    def _append(self, line: bytes) -> None:
+    def _append(self, env_steps: int, row: Mapping[str, Any]) -> None:
+        when = {"time": round(time.time(), 3), "env_steps": env_steps}
+        line = json.dumps({**when, **row}).encode() + b"\n"
         try:
             self._path.parent.mkdir(parents=True, exist_ok=True)
             with self._path.open("a+b") as file:
@@ -69,11 +70,6 @@ class JsonlSink:
             self._failing = True
         else:
             self._failing = False
-
-
-def _line(env_steps: int, row: Mapping[str, Any]) -> bytes:
-    when = {"time": round(time.time(), 3), "env_steps": env_steps}
-    return json.dumps({**when, **row}).encode() + b"\n"
 
 
 def _plain(value: Any) -> Any:

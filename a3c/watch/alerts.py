@@ -16,10 +16,13 @@ _NAMES = 4
 def warnings(status: Status) -> list[str]:
     live = status.state in LIVE_STATES
     troubles: dict[str, list[str]] = {}  # the names of the processes with each trouble
-    for trouble_of in (_failure, _waiting):
-        for p in status.processes:
-            if trouble := trouble_of(p, live):
-                troubles.setdefault(trouble, []).append(p.name)
+    for p in status.processes:
+        if failure := _failure(p, live):
+            troubles.setdefault(failure, []).append(p.name)
+    for p in status.processes:
+        _, waits, whom = (p.last_line or "").partition(" waiting for ")
+        if waits and p.is_live:
+            troubles.setdefault(f"waiting for {printable(whom)}", []).append(p.name)
     lines = [f"{_listed(names)} {trouble}" for trouble, names in troubles.items()]
     return [
         *([status.disk_trouble] if live and status.disk_trouble else ()),
@@ -51,12 +54,6 @@ def _failure(p: ProcessStatus, live: bool) -> str | None:
 def is_crash_looping(p: ProcessStatus) -> bool:
     is_recent = p.state == "restarting" or (p.uptime_s is not None and p.uptime_s < HEALTHY_S)
     return p.restarts >= 3 and p.is_live and is_recent
-
-
-def _waiting(p: ProcessStatus, _live: bool) -> str | None:
-    """The peer that the process waits for, by its last output line."""
-    _, waits, whom = (p.last_line or "").partition(" waiting for ")
-    return f"waiting for {printable(whom)}" if waits and p.is_live else None
 
 
 def _last_exit(p: ProcessStatus) -> str:

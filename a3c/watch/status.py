@@ -52,7 +52,9 @@ class Reader:
 
     def read(self, *, usage: bool = False) -> Status:
         run, now = self._run, time.time()
-        settings = self._cache.get(_read_settings, run.config)
+        settings = self._cache.get(
+            lambda _: (rundir.read_config(run), rundir.started_at(run)), run.config
+        )
         if settings is None:
             raise UserError(f"{run.path} holds no run: give the directory of one")
         if settings[1] > now:  # the clock was set back since the start
@@ -243,12 +245,6 @@ class Reader:
             disk_trouble=_disk_trouble(run.path),
             max_wall_time_s=config.run.max_wall_time_s,
         )
-
-
-def _read_settings(path: Path) -> tuple[Config, float]:
-    """The configuration of a run, and when it was last started or resumed, or else 0."""
-    run = RunDir(path.parent)
-    return rundir.read_config(run), rundir.started_at(run)
 
 
 def _read_kept(path: Path) -> set[str]:
