@@ -260,17 +260,12 @@ def test_all_spellings_of_a_hosts_address_are_its_own(monkeypatch: Patch) -> Non
     assert hosts._spellings("no-such-host") == {"no-such-host"}
 
 
-def test_a_lock_of_an_editor_or_a_broken_link_is_no_code(tmp_path: Path) -> None:
-    (tmp_path / "model.py").touch()
+def test_an_editors_lock_a_broken_link_and_what_pip_has_built_are_no_code(tmp_path: Path) -> None:
+    (tmp_path / "build" / "lib").mkdir(parents=True)
+    for name in ("model.py", "build/lib/model.py"):
+        (tmp_path / name).touch()
     (tmp_path / "old.py").symlink_to("gone.py")
     (tmp_path / ".#model.py").symlink_to("me@host.1:2")
-    assert list(probe.code_of(str(tmp_path))) == ["model.py"]
-
-
-def test_what_pip_has_built_is_no_code(tmp_path: Path) -> None:
-    for name in ("model.py", "build/lib/model.py"):
-        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
-        (tmp_path / name).touch()
     assert list(probe.code_of(str(tmp_path))) == ["model.py"]
 
 
