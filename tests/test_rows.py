@@ -16,12 +16,15 @@ def attach(path: Path, ps_start: PsStart, env_steps: int, **notes: int) -> Jsonl
     return sink
 
 
-def test_a_torn_last_line_hides_no_ps_life(tmp_path: Path) -> None:
-    path = tmp_path / "worker-0.jsonl"
-    attach(path, PsStart(7, 0), 0).write(90, {"loss/total": 0.5})
-    with path.open("a") as file:
-        file.write('\n{"event": "attached", "env_steps": 9')
-    assert rows.restart_point(path, PsStart(7, 0), 95) == 95
+def test_many_metrics_or_a_torn_last_line_hide_no_ps_life(tmp_path: Path) -> None:
+    many = {f"info/metric-{n}": 1 / 3 for n in range(900)}
+    torn = '\n{"event": "attached", "env_steps": 9'
+    for name, row, end in (("worker-0", {"loss/total": 0.5}, torn), ("worker-1", many, "")):
+        path = tmp_path / f"{name}.jsonl"
+        attach(path, PsStart(7, 0), 0).write(90, row)
+        with path.open("a") as file:
+            file.write(end)
+        assert rows.restart_point(path, PsStart(7, 0), 95) == 95, name
 
 
 def test_a_worker_that_attaches_late_drops_just_its_rolled_back_rows(tmp_path: Path) -> None:
@@ -65,12 +68,6 @@ def test_a_chief_knows_what_happened_since_the_checkpoint_unless_restored(tmp_pa
     restored = rows.chief_state(tmp_path, SAVED, PsStart(3, 100))
     assert restored == ChiefState(1.5, 3, (1.0, -2.5), is_fresh=True)
     assert rows.chief_state(tmp_path, None, PsStart(3, 0)) == ChiefState()
-
-
-def test_a_row_of_many_metrics_is_read(tmp_path: Path) -> None:
-    path = tmp_path / "worker-0.jsonl"
-    attach(path, PsStart(7, 0), 0).write(90, {f"info/metric-{n}": 1 / 3 for n in range(900)})
-    assert rows.restart_point(path, PsStart(7, 0), 95) == 95
 
 
 def test_rows_share_the_names_of_their_metrics() -> None:
