@@ -70,16 +70,12 @@ def test_numbers_are_those_of_the_steps_that_were_played(mode: AutoresetMode) ->
 
 
 def test_the_info_of_the_next_game_is_not_that_of_the_last_step() -> None:
-    """ale-py resets in the step that ends a game, and gives no `final_info`."""
-    last = {"lives": np.array([5, 2]), "final_obs": np.zeros(2)}
-    done, played = np.array([True, False]), np.ones(2, bool)
-    assert [*info_numbers(last, "lives", done, played)] == [2]
-
-
-def test_an_environments_own_final_info_is_no_table() -> None:
-    info = {"final_info": np.array(["won", ""]), "coins": np.array([3.0, 4.0])}
-    done, played = np.array([True, False]), np.ones(2, bool)
-    assert [*info_numbers(info, "coins", done, played)] == [4]
+    """ale-py resets in the step that ends a game; an environment's own `final_info` is no table."""
+    for info, name, left in (
+        ({"lives": np.array([5, 2]), "final_obs": np.zeros(2)}, "lives", 2),
+        ({"final_info": np.array(["won", ""]), "coins": np.array([3.0, 4.0])}, "coins", 4),
+    ):
+        assert [*info_numbers(info, name, np.array([True, False]), np.ones(2, bool))] == [left]
 
 
 class Seen:
