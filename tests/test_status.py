@@ -32,7 +32,7 @@ from a3c.watch.snapshot import Curve, lines, score, seconds_to_goal
 from tests import Patch, ended, refused
 from tests.fake_runs import SCORES, FakeRun, configure, dead, live_run, pole
 from tests.runs import REPOSITORY, call_script, script, wait_until
-from tests.terminals import Terminal
+from tests.terminals import LINES, Terminal
 
 
 def test_a_live_run_has_all_that_programs_count_on(tmp_path: Path) -> None:
@@ -303,12 +303,17 @@ def test_a_dashboard_fits_and_shows_what_matters(tmp_path: Path, workers: int, w
     assert values.plain.split()[:2] == [score(board.status.mean_return_100), "1,150"]
 
 
-@pytest.mark.parametrize("rows", [9, 17])
-def test_watch_fits_a_low_terminal(tmp_path: Path, rows: int) -> None:
+@pytest.mark.parametrize("rows", [9, 17, LINES])
+def test_watch_fits_any_terminal_and_gives_its_screen_back_on_sigterm(
+    tmp_path: Path, rows: int
+) -> None:
     command = script("launch_cluster.py", "watch", str(live_run(tmp_path, workers=2).run.path))
     with Terminal(command, REPOSITORY, lines=rows) as opened:
         wait_until(lambda: "mean return" in opened.shown or "so far" in opened.shown, "the curve")
         wait_until(lambda: "worker-1" in opened.shown, "the processes", 10.0)
+        opened.process.terminate()
+        assert opened.process.wait(30) == 128 + signal.SIGTERM
+        wait_until(lambda: NORMAL_SCREEN in opened.shown, "the screen of before", 10.0)
 
 
 def test_the_list_says_what_status_says(here: Path) -> None:
@@ -384,15 +389,6 @@ def test_a_run_is_not_drawn_from_the_background_nor_on_an_unknown_terminal(
         wait_until(lambda: "worker-0" in opened.shown, "the end of the run")
         assert opened.process.wait(30) == 0
         assert ALTERNATE_SCREEN not in opened.shown
-
-
-def test_sigterm_gives_the_screen_of_watch_back(tmp_path: Path) -> None:
-    command = script("launch_cluster.py", "watch", str(live_run(tmp_path, workers=2).run.path))
-    with Terminal(command, REPOSITORY) as opened:
-        wait_until(lambda: "worker-1" in opened.shown, "the dashboard")
-        opened.process.terminate()
-        assert opened.process.wait(30) == 128 + signal.SIGTERM
-        wait_until(lambda: NORMAL_SCREEN in opened.shown, "the screen of before", 10.0)
 
 
 POLLS = """
