@@ -84,38 +84,48 @@ def test_the_version_is_that_of_the_project(verb: tuple[str, ...]) -> None:
 
 
 DRY_RUN = ("--mode", "child", "--isolation", "off", "--dry-run", "--env-id")
+UNPREPARED = "--env-id ALE/Breakout-v5 --preprocessing none"
 
 
-def test_a_preset_for_another_task_gives_a_warning(caplog: Log) -> None:
-    assert launch_cluster.main([*DRY_RUN, "Acrobot-v1", "--preset", "cartpole"]) == 0
-    assert "preset cartpole is for another task than Acrobot-v1" in caplog.text
-    caplog.clear()
-    for fitting in (["Acrobot-v1"], ["Qbert-v4", "--preset", "atari"]):
-        assert launch_cluster.main([*DRY_RUN, *fitting]) == 0
-        assert "another task" not in caplog.text
-    assert launch_cluster.main([*DRY_RUN, "ale_py:ALE/Pong-v5"]) == 0
-    assert "give --preset pong" in caplog.text
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        ("Acrobot-v1 --preset cartpole", "preset cartpole is for another task than Acrobot-v1"),
+        ("ale_py:ALE/Pong-v5", "give --preset pong"),
+        ("Qbert-v4", "give --preset atari"),
+        *((fitting, "") for fitting in ("Acrobot-v1", "Qbert-v4 --preset atari")),
+    ],
+)
+def test_a_preset_that_does_not_fit_the_task_is_warned_of(
+    words: str, said: str, caplog: Log
+) -> None:
+    assert launch_cluster.main([*DRY_RUN, *words.split()]) == 0
+    assert said in caplog.text
+    assert said or not re.search("another task|give --preset", caplog.text)
 
 
 @pytest.mark.parametrize(
     ("words", "idle"),
     [
-        (["--frame-skip", "2", "--sticky-actions", "0.1"], ["--frame-skip", "--sticky-actions"]),
-        (["--action-bounds", "squash", "--episodic-life"], ["--action-bounds"]),
-        (["--optimizer", "sgd", "--adam-epsilon", "0.1"], ["--adam-epsilon"]),
-        (["--rmsprop-alpha", "0.9", "--hidden-sizes", "8"], ["--rmsprop-alpha"]),
-        (["--entropy-anneal-steps", "9", "--gamma", "0.9"], ["--entropy-anneal-steps"]),
-        (["--anneal-steps", "9", "--preset", "none"], ["--anneal-steps"]),
-        (["--epsilon-anneal-steps", "9", "--anneal-start", "1"], ["--epsilon-anneal-steps"]),
-        (["--epsilon-greedy", "0.5", "--epsilon-anneal-steps", "9", "--anneal-steps", "9"], []),
-        (["--lstm-size", "8", "--gamma", "0.9", "--adam-epsilon", "0.1"], []),
-        (["--learning-rate", "0.1", "--learning-rate-final", "0.01"], []),
-        (["--learning-rate", "0.1", "--learning-rate-range", "0.01", "0.1"], ["--learning-rate"]),
+        ("--frame-skip 2 --sticky-actions 0.1", ["--frame-skip", "--sticky-actions"]),
+        ("--action-bounds squash --episodic-life", ["--action-bounds"]),
+        ("--optimizer sgd --adam-epsilon 0.1", ["--adam-epsilon"]),
+        ("--rmsprop-alpha 0.9 --hidden-sizes 8", ["--rmsprop-alpha"]),
+        ("--entropy-anneal-steps 9 --gamma 0.9", ["--entropy-anneal-steps"]),
+        ("--anneal-steps 9 --preset none", ["--anneal-steps"]),
+        ("--epsilon-anneal-steps 9 --anneal-start 1", ["--epsilon-anneal-steps"]),
+        ("--epsilon-greedy 0.5 --epsilon-anneal-steps 9 --anneal-steps 9", []),
+        ("--lstm-size 8 --gamma 0.9 --adam-epsilon 0.1", []),
+        ("--learning-rate 0.1 --learning-rate-final 0.01", []),
+        ("--learning-rate 0.1 --learning-rate-range 0.01 0.1", ["--learning-rate"]),
+        (f"{UNPREPARED} --frame-stack 4 --noop-max 9", ["--frame-stack", "--noop-max"]),
     ],
 )
-def test_flags_without_effect_are_warned_of(words: list[str], idle: list[str], caplog: Log) -> None:
-    assert launch_cluster.main([*DRY_RUN, "CartPole-v1", *words]) == 0
+def test_flags_without_effect_are_warned_of(words: str, idle: list[str], caplog: Log) -> None:
+    assert launch_cluster.main([*DRY_RUN, "CartPole-v1", *words.split()]) == 0
     assert re.findall(r"warning: (\S+) does nothing here: it is for ", caplog.text) == idle
+    if UNPREPARED in words:
+        assert caplog.text.count(": it is for preprocessed Atari games") == len(idle)
 
 
 def test_goals_of_presets_are_for_their_own_games() -> None:
@@ -145,20 +155,6 @@ def test_a_network_added_to_model_py_may_be_an_mlp() -> None:
         chosen = Config(network=NetworkConfig(network=name))
         lines = command_line.unused_flags(given, chosen, is_atari=False, has_box_actions=False)
         assert bool(lines) == is_idle
-
-
-def test_settings_of_preprocessing_do_nothing_without_it(caplog: Log) -> None:
-    words = ["ALE/Breakout-v5", "--preprocessing", "none", "--frame-stack", "4", "--noop-max", "9"]
-    assert launch_cluster.main([*DRY_RUN, *words]) == 0
-    said = re.findall(r"(\S+) does nothing here: it is for preprocessed Atari games", caplog.text)
-    assert said == ["--frame-stack", "--noop-max"]
-
-
-def test_an_old_id_of_an_atari_game_without_a_preset_gives_a_warning(caplog: Log) -> None:
-    for words, is_said in ((["Qbert-v4"], True), (["Qbert-v4", "--preset", "atari"], False)):
-        caplog.clear()
-        assert launch_cluster.main([*DRY_RUN, *words]) == 0
-        assert ("give --preset atari" in caplog.text) == is_said
 
 
 def test_what_is_printed_at_import_stays_out_of_plans(here: Path, monkeypatch: Patch) -> None:
