@@ -31,11 +31,12 @@ pytestmark = pytest.mark.skipif(not shutil.which("tmux"), reason="tmux is not in
 
 @pytest.fixture
 def server(monkeypatch: Patch) -> Iterator[Server]:
-    """A tmux server that nobody else uses, started with an environment of little."""
+    """A tmux server that only this test uses, also where the code asks libtmux for one."""
     with TemporaryDirectory(prefix="a3c-", dir="/tmp") as short:  # a socket's path is short
         monkeypatch.setenv("TMUX_TMPDIR", short)
         mine = Server(socket_name=f"a3c-test-{uuid.uuid4().hex[:8]}")
         mine.cmd("new-session", "-d", "-s", "somebody-elses", "cat", "-")
+        monkeypatch.setattr(libtmux, "Server", lambda **_: mine)
         yield mine
         mine.kill()
 
@@ -83,7 +84,6 @@ def test_a_dead_pane_shows_its_output_until_reused(server: Server, tmp_path: Pat
 def test_the_cockpit_starts_keepers_in_its_own_session_also_under_another_name(
     server: Server, tmp_path: Path, monkeypatch: Patch
 ) -> None:
-    monkeypatch.setattr(libtmux, "Server", lambda **_: server)
     run = RunDir(tmp_path, "run")
     opened(server, tmp_path, sleeper("cockpit"))
     (cockpit,) = listed(server, "#{pane_id}")
@@ -183,7 +183,6 @@ def test_a_copy_leaves_the_session_of_another_copy_alone(
     server: Server, tmp_path: Path, monkeypatch: Patch
 ) -> None:
     """Both have the label of an original that is gone; starting one would end the other."""
-    monkeypatch.setattr(libtmux, "Server", lambda **_: server)
     monkeypatch.setattr("os.execvp", lambda *_: None)
     running, other = RunDir(tmp_path / "c1", "run"), RunDir(tmp_path / "c2", "run")
     for run in (running, other):
@@ -201,7 +200,6 @@ def test_a_copy_leaves_the_session_of_another_copy_alone(
 def test_a_run_is_not_resumed_in_a_window_that_this_would_close(
     server: Server, tmp_path: Path, monkeypatch: Patch
 ) -> None:
-    monkeypatch.setattr(libtmux, "Server", lambda **_: server)
     opened(server, tmp_path, sleeper("cockpit"), sleeper("x", "mine"))
     planned, run = Plan(str(tmp_path), ()), RunDir(tmp_path, "run")
     tmux.check(planned, run)
@@ -214,7 +212,6 @@ def test_the_launcher_holds_a_run_until_its_panes_are_open(
     server: Server, path: Path, monkeypatch: Patch
 ) -> None:
     """Otherwise a second `--resume` could start meanwhile, and close the first one's session."""
-    monkeypatch.setattr(libtmux, "Server", lambda **_: server)
     start = mock.Mock(side_effect=lambda *_, **__: not rundir.is_held(path))
     monkeypatch.setattr(tmux, "start", start)
     flags = ("--env-id", "CartPole-v1", "--mode", "tmux", "--run-dir", str(path))
@@ -301,7 +298,6 @@ def test_a_cockpit_outlives_keys_and_fits_its_pane(
     script.write_text(COCKPIT)
     monkeypatch.setenv("COLUMNS", "7")
     monkeypatch.setenv("LINES", "5")
-    monkeypatch.setattr(libtmux, "Server", lambda: server)
     tmux.start(Plan(str(tmp_path), (a_process(run, "ps-0", "sleep", "600"),)), run, script)
 
     def shown() -> str:
