@@ -175,6 +175,7 @@ def state(path: Path, name: str) -> str | None:
 
 
 def test_workers_come_go_and_restart_in_panes_and_in_the_runs_private_network(tmux: Tmux) -> None:
+    """Then `stop` in a window of the run's own session ends all of it."""
     path = tmux.start("run", "--workers", "1", "--max-workers", "2", TF_CONFIG=OF_OTHERS)
     wait_until(lambda: is_training(path, workers=1), "training")
     assert "worker-1" not in panes_of(tmux)
@@ -207,20 +208,13 @@ def test_workers_come_go_and_restart_in_panes_and_in_the_runs_private_network(tm
     assert state(path, "worker-1") in ("starting", "running")
     wait_until(lambda: len(panes_of(tmux)) == 4, "four panes")
 
-    tmux.launch("stop", "run", check=True)
-    wait_until(lambda: everything_ended(path), "the end")
-    assert_vanishes(network, path)
-    assert tmux.launch("add", "--run", "run").returncode == 2
-
-
-def test_stop_in_a_window_of_the_runs_own_session_stops_all(tmux: Tmux) -> None:
-    """It closes the session, and with it its own window."""
-    path, said = tmux.start("run", "--workers", "1"), tmux.work / "said"
-    wait_until(lambda: is_training(path, workers=1), "training")
+    # In a window of the run's own session, `stop` closes the session, and with it its own window.
     stop = shlex.join(runs.script("launch_cluster.py", "stop", "run"))
     tmux("new-window", "-t", f"={session_of(path)}:", "-c", str(tmux.work), f"{stop} > said")
     wait_until(lambda: everything_ended(path) and not tmux("list-sessions"), "the end", 60.0)
-    assert said.read_text() == "run is stopped\n"
+    assert (tmux.work / "said").read_text() == "run is stopped\n"
+    assert_vanishes(network, path)
+    assert tmux.launch("add", "--run", "run").returncode == 2
 
 
 def test_workers_are_added_and_removed_only_in_a_run_with_a_supervisor(tmp_path: Path) -> None:
