@@ -25,10 +25,10 @@ from tests.full_disks import little_room
 from tests.runs import REPOSITORY, Python, call_script, is_gone, script, started, wait_until
 
 
-def written(folder: Path, text: str) -> Path:
-    path = folder / "sweep.toml"
-    path.write_text(text)
-    return path
+def sweep_of(folder: Path, text: str) -> sweep.Sweep:
+    """A sweep as it is read from a file, sweep.toml in the folder."""
+    (folder / "sweep.toml").write_text(text)
+    return sweep.read(folder / "sweep.toml")
 
 
 def rows(folder: Path) -> list[dict[str, str]]:
@@ -46,17 +46,17 @@ seed = [1, 2]
 learning_rate = { low = 1e-5, high = 1e-1, log = true }
 epochs = { low = 1, high = 4 }
 """
-    assert sweep.read(written(tmp_path, text)).fixed == {"max_wall_time_s": 1800.0}
-    settings = list(sweep.read(written(tmp_path, text)).settings())
+    assert sweep_of(tmp_path, text).fixed == {"max_wall_time_s": 1800.0}
+    settings = list(sweep_of(tmp_path, text).settings())
     assert len(settings) == 100
-    assert settings == list(sweep.read(written(tmp_path, text)).settings()), "the same each time"
+    assert settings == list(sweep_of(tmp_path, text).settings()), "the same each time"
     assert settings[0] == {**settings[1], "seed": 1}
     assert {values["epochs"] for values in settings} == {1, 2, 3, 4}
     many = "trials = 6000\n[vary]\nepochs = { low = 1, high = 4 }\n"
-    shares = Counter(each["epochs"] for each in sweep.read(written(tmp_path, many)).settings())
+    shares = Counter(each["epochs"] for each in sweep_of(tmp_path, many).settings())
     assert all(1350 < shares[epochs] < 1650 for epochs in (1, 2, 3, 4))
     near_1 = "trials = 9\n[vary]\nadam_beta2 = {low = 0.9999, high = 0.999999}\n"
-    drawn = {each["adam_beta2"] for each in sweep.read(written(tmp_path, near_1)).settings()}
+    drawn = {each["adam_beta2"] for each in sweep_of(tmp_path, near_1).settings()}
     assert (len(drawn), min(drawn) >= 0.9999, max(drawn) <= 0.999999) == (9, True, True)
     decades = [math.floor(math.log10(values["learning_rate"])) for values in settings]
     assert {decades.count(d) > 10 for d in (-5, -4, -3, -2)} == {True}
@@ -76,7 +76,7 @@ def test_a_file_unsets_what_a_preset_sets_and_no_range_ends_there(tmp_path: Path
 def test_the_example_of_the_page_is_a_sweep(tmp_path: Path) -> None:
     page = (REPOSITORY / "docs" / "launcher.md").read_text()
     _, _, rest = page.partition("```toml\n")
-    read = sweep.read(written(tmp_path, rest.partition("```")[0]))
+    read = sweep_of(tmp_path, rest.partition("```")[0])
     assert (len(list(read.settings())), sorted(read.ranges)) == (60, ["epochs", "learning_rate"])
 
 
@@ -93,8 +93,8 @@ def test_a_folder_that_is_there_but_cannot_be_written_is_refused() -> None:
 
 def test_a_sweep_that_was_interrupted_goes_on_and_shows_the_best_first(tmp_path: Path) -> None:
     fixed = 'preset = "cartpole"\n[fixed]\nworkers = 1\nevaluation_episodes = 2\n'
-    file = written(tmp_path, fixed + "[vary]\nmax_env_steps = [3000, 9000]\n")
-    folder = tmp_path / "out"
+    file, folder = tmp_path / "sweep.toml", tmp_path / "out"
+    file.write_text(fixed + "[vary]\nmax_env_steps = [3000, 9000]\n")
     words = ("sweep", str(file), "--output", str(folder))
     with started(script("launch_cluster.py", *words)) as (process,):
         second = folder / "001" / "metrics" / "worker-0.jsonl"
@@ -116,7 +116,8 @@ def test_a_sweep_that_was_interrupted_goes_on_and_shows_the_best_first(tmp_path:
 class Trained:
     """Stands for the launcher: notes what is trained at the same time, and how it ended."""
 
-    def __init__(self) -> None:
+    def __init__(self, folder: Path) -> None:
+        self.folder, self.out = folder, folder / "out"
         self.failing: tuple[str, ...] = ()
         self.mean: Callable[[sweep.Values], float] = lambda _: 5.0
         self.plays = True  # the games at the end
@@ -140,40 +141,43 @@ class Trained:
         self.now.remove(trial.path.name)
         return 2 if state == "failed" else 0  # what was refused only after the start
 
+    def run(self, text: str, at_once: int = 1) -> int:
+        """The exit code of a sweep with this file."""
+        return sweep.run(sweep_of(self.folder, text), self.out, (), at_once)
+
 
 @pytest.fixture
-def trained(monkeypatch: Patch) -> Trained:
+def trained(tmp_path: Path, monkeypatch: Patch) -> Trained:
     """No trial is really trained; the table isn't shown, and this process keeps its signals."""
-    made = Trained()
+    made = Trained(tmp_path)
     monkeypatch.setattr(sweep.Trainer, "_launch", lambda *a, **k: made(*a, **k))
     monkeypatch.setattr(sweep, "_show", lambda *_: None)
     monkeypatch.setattr(signal, "signal", lambda *_: None)
     return made
 
 
-def test_trials_run_at_once_and_fail_alone(tmp_path: Path, trained: Trained, caplog: Log) -> None:
+def test_trials_run_at_once_and_fail_alone(trained: Trained, caplog: Log) -> None:
     caplog.set_level("INFO")
     trained.failing = ("002",)
     vary = "[vary]\nseed = [1, 2, 3, 4, 5, 6, 7]\n"
-    assert sweep.run(sweep.read(written(tmp_path, vary)), tmp_path / "out", (), 3) == 70
+    assert trained.run(vary, 3) == 70
     assert trained.most == 3
-    assert sweep.run(sweep.read(written(tmp_path, vary)), tmp_path / "out", (), 3) == 70
+    assert trained.run(vary, 3) == 70
     assert "002 failed: see" in caplog.text
     assert re.search("[2-5] of 7 trials, about 5 s left", caplog.text)
     assert "6 of 7 trials" in caplog.text
     assert "6 of 7 trials, about" not in caplog.text, "the one that failed isn't tried again"
-    found = rows(tmp_path / "out")
+    found = rows(trained.out)
     assert [row["trial"] for row in found][-1] == "002"
     assert [row["seed"] for row in found] == ["1", "2", "4", "5", "6", "7", "3"]
     trained.failing = ()
-    assert sweep.run(sweep.read(tmp_path / "sweep.toml"), tmp_path / "out", (), 3) == 0
+    assert trained.run(vary, 3) == 0
+    made = sweep_of(trained.folder, vary)
     with little_room(0):  # as on a full disk
-        assert sweep.run(sweep.read(tmp_path / "sweep.toml"), tmp_path / "out", (), 3) == 0
+        assert sweep.run(made, trained.out, (), 3) == 0
     assert "sweep.csv can't be written" in caplog.text
-
-    other = sweep.read(written(tmp_path, vary.replace("1, 2", "1, 9")))
     what = "001 was trained with seed 2, not 9: give another"
-    refused(what, sweep.run, other, tmp_path / "out", (), 1)
+    refused(what, trained.run, vary.replace("1, 2", "1, 9"))
 
 
 def test_one_flag_trains_several_seeds(here: Path, trained: Trained, caplog: Log) -> None:
@@ -247,7 +251,7 @@ def test_a_trial_that_goes_on_starts_as_the_flags_say(here: Path, monkeypatch: P
     assert popen.call_args.args[0][-3:] == ["--resume", "--tensorboard", "--no-evaluator"]
 
 
-def test_optuna_goes_by_results_and_resumes_its_storage(tmp_path: Path, trained: Trained) -> None:
+def test_optuna_goes_by_results_and_resumes_its_storage(trained: Trained) -> None:
     """The return is best where the learning rate is 1e-3 and the optimizer is Adam."""
     trained.mean = lambda values: (
         2.0 * (values["optimizer"] == "adam") - abs(math.log10(values["learning_rate"]) + 3)
@@ -255,24 +259,22 @@ def test_optuna_goes_by_results_and_resumes_its_storage(tmp_path: Path, trained:
     vary = "optuna = true\n[vary]\nlearning_rate = { low = 1e-6, high = 1, log = true }\n"
     vary += 'optimizer = ["sgd", "adam"]\n'
     for trials, at_once in ((4, 2), (30, 1)):
-        made = sweep.read(written(tmp_path, f"trials = {trials}\n{vary}"))
-        assert sweep.run(made, tmp_path / "out", (), at_once) == 0
-        found = sorted(rows(tmp_path / "out"), key=lambda row: row["trial"])
+        assert trained.run(f"trials = {trials}\n{vary}", at_once) == 0
+        found = sorted(rows(trained.out), key=lambda row: row["trial"])
         assert len({row["learning_rate"] for row in found}) == trials
     assert len(trained.flags) == 30, "none is trained twice"
     means = [float(row["mean_return"]) for row in found]
     assert sum(means[20:]) / 10 > sum(means[:10]) / 10 + 0.3, "later draws are better ones"
-    other = sweep.read(written(tmp_path, vary.replace('"adam"', '"adam", "rmsprop"')))
-    refused("has draws from other lists", sweep.run, other, tmp_path / "out", (), 1)
-    (tmp_path / "out" / "optuna.db").write_text("not a database")
-    refused("optuna.db can't be used .*take", sweep.run, other, tmp_path / "out", (), 1)
+    other = vary.replace('"adam"', '"adam", "rmsprop"')
+    refused("has draws from other lists", trained.run, other)
+    (trained.out / "optuna.db").write_text("not a database")
+    refused("optuna.db can't be used .*take", trained.run, other)
 
 
 def test_optuna_learns_from_the_games_that_an_interruption_ended(
-    tmp_path: Path, trained: Trained, monkeypatch: Patch
+    trained: Trained, monkeypatch: Patch
 ) -> None:
     vary = "optuna = true\ntrials = 2\n[vary]\ngamma = { low = 0.1, high = 0.9 }\n"
-    made = sweep.read(written(tmp_path, vary))
 
     def interrupted(trainer: sweep.Trainer, trial: sweep.Trial, said: Path, **_: bool) -> int:
         trainer.stop(signal.SIGTERM)
@@ -281,31 +283,27 @@ def test_optuna_learns_from_the_games_that_an_interruption_ended(
     trained.plays = False
     with monkeypatch.context() as patch:
         patch.setattr(sweep.Trainer, "_launch", interrupted)
-        assert sweep.run(made, tmp_path / "out", (), 1) == 143
+        assert trained.run(vary) == 143
     trained.plays, trained.mean = True, lambda _: 7.0
-    assert sweep.run(made, tmp_path / "out", (), 1) == 0
-    study = sweep._Study(made, tmp_path / "out", 1)._study
+    assert trained.run(vary) == 0
+    study = sweep._Study(sweep_of(trained.folder, vary), trained.out, 1)._study
     assert [not_none(trial.value) for trial in study.trials] == [-7.0, -7.0]
 
 
-def test_settings_that_do_not_go_together_are_refused_before_any_trial(
-    tmp_path: Path, trained: Trained
-) -> None:
+def test_settings_that_do_not_go_together_are_refused_before_any_trial(trained: Trained) -> None:
     vary = "[vary]\nepochs = [1, 4]\nratio_limit = [0, 0.2]\n"
-    made = sweep.read(written(tmp_path, vary))
-    refused("^002: epochs 4 without a ratio_limit", sweep.run, made, tmp_path / "out", (), 1)
-    assert not (tmp_path / "out").exists()
+    refused("^002: epochs 4 without a ratio_limit", trained.run, vary)
+    assert not trained.out.exists()
     assert not trained.flags
 
 
 def test_a_draw_of_optuna_that_is_refused_ends_no_other_trial(
-    tmp_path: Path, trained: Trained, caplog: Log
+    trained: Trained, caplog: Log
 ) -> None:
     vary = "optuna = true\ntrials = 12\n[vary]\nepochs = [1, 4]\nratio_limit = [0, 0.2]\n"
     for at_once in (3, 1):  # the second time goes on, with nothing to do
-        made = sweep.read(written(tmp_path, vary))
-        assert sweep.run(made, tmp_path / "out", (), at_once) == 70
-        found = rows(tmp_path / "out")
+        assert trained.run(vary, at_once) == 70
+        found = rows(trained.out)
         assert len(found) == 12
         bad = [(row["epochs"], row["ratio_limit"]) == ("4", "0.0") for row in found]
         assert 0 < sum(bad) == 12 - len(trained.flags) < 12
@@ -313,19 +311,17 @@ def test_a_draw_of_optuna_that_is_refused_ends_no_other_trial(
     assert ": epochs 4 without a ratio_limit" in caplog.text
 
 
-def test_results_are_written_as_flags_take_them(
-    tmp_path: Path, trained: Trained, caplog: Log
-) -> None:
+def test_results_are_written_as_flags_take_them(trained: Trained, caplog: Log) -> None:
     caplog.set_level("INFO")
     trained.mean = lambda _: 3 * -0.2
     vary = "[fixed]\nenv_kwargs = { slip = 0.1 }\n[vary]\nhidden_sizes = [[64, 64], [32]]\n"
     vary += 'wrapper = [[{ name = "a:B", by = 2 }]]\n'
-    made = sweep.read(written(tmp_path, vary))
-    assert sweep.run(made, tmp_path / "out", (), 1) == 0
+    assert trained.run(vary) == 0
     assert "mean return -0.6\n" in caplog.text
-    shown = [(row["hidden_sizes"], row["wrapper"]) for row in rows(tmp_path / "out")]
+    shown = [(row["hidden_sizes"], row["wrapper"]) for row in rows(trained.out)]
     assert shown == [("64 64", '{"name": "a:B", "by": 2}'), ("32", '{"name": "a:B", "by": 2}')]
-    assert command_line.plain(made.fixed["env_kwargs"]) == '{"slip": 0.1}'
+    fixed = sweep_of(trained.folder, vary).fixed
+    assert command_line.plain(fixed["env_kwargs"]) == '{"slip": 0.1}'
 
 
 def test_trials_at_once_are_expected_to_end_together(tmp_path: Path, caplog: Log) -> None:
@@ -337,17 +333,15 @@ def test_trials_at_once_are_expected_to_end_together(tmp_path: Path, caplog: Log
     assert "1 of 10 trials, about 3 min left" in caplog.text
 
 
-def test_optuna_chooses_for_trials_that_end_at_the_same_time(
-    tmp_path: Path, trained: Trained
-) -> None:
+def test_optuna_chooses_for_trials_that_end_at_the_same_time(trained: Trained) -> None:
     vary = "optuna = true\ntrials = 24\n[vary]\nlearning_rate = { low = 1e-6, high = 1 }\n"
-    assert sweep.run(sweep.read(written(tmp_path, vary)), tmp_path / "out", (), 8) == 0
-    assert len({row["learning_rate"] for row in rows(tmp_path / "out")}) == 24
+    assert trained.run(vary, 8) == 0
+    assert len({row["learning_rate"] for row in rows(trained.out)}) == 24
 
 
 def test_optuna_knows_the_order_of_results_that_hardly_differ(tmp_path: Path) -> None:
     vary = "optuna = true\n[vary]\ngamma = { low = 0.1, high = 0.9 }\n"
-    study = sweep._Study(sweep.read(written(tmp_path, vary)), tmp_path, 1)
+    study = sweep._Study(sweep_of(tmp_path, vary), tmp_path, 1)
     summaries: list[sweep.Values] = [
         {"solved": True, "env_steps": 9},
         {"solved": True, "env_steps": 10},
