@@ -113,14 +113,8 @@ def test_a_mistake_is_one_line_that_says_where_and_what(old: str, new: str, said
     refused(rf"^network mine:build.*{re.escape(said)}", check, WHOLE.replace(old, new))
 
 
-def images(*_: Any) -> Any:
-    """A model with convolutions, a normalisation, and layers without names."""
-    pixels = keras.Input((20, 20, 4))
-    x = keras.layers.Conv2D(4, 4, 2, activation="relu")(pixels)
-    x = keras.layers.Conv2D(4, 3, 2, activation="relu")(x)
-    x = keras.layers.Dropout(0.5)(keras.layers.LayerNormalization()(x))
-    x = keras.layers.Flatten()(x)
-    return keras.Model(pixels, [keras.layers.Dense(2)(x), keras.layers.Dense(1)(x)])
+def check_keras() -> Agent:
+    return own_network.check(model.build(SPACE, ACTIONS, CONFIG.network), SPACE, CONFIG)
 
 
 def test_a_seed_for_keras_leaves_the_environments_their_noise() -> None:
@@ -131,7 +125,7 @@ def test_a_seed_for_keras_leaves_the_environments_their_noise() -> None:
 
 
 def test_a_model_acts_and_learns_as_in_keras() -> None:
-    agent = own_network.check(model.build(SPACE, ACTIONS, CONFIG.network), SPACE, CONFIG)
+    agent = check_keras()
     theirs = keras_network.build(SPACE, ACTIONS, CONFIG.network)
     seen = np.random.default_rng(0).normal(size=(5, 3, 3)).astype(np.float32)
     rows = seen.reshape(15, 3)
@@ -183,9 +177,16 @@ def test_a_network_is_tried_with_the_loss_of_its_settings() -> None:
 
 
 def test_names_of_weights_do_not_depend_on_earlier_models() -> None:
+    """Of convolutions, a normalisation, and layers without names."""
     agents = []
     for _ in range(2):
-        network = own_network.of_keras(images(), IMAGES, ACTIONS, CONFIG.network)
+        pixels = keras.Input((20, 20, 4))
+        x = keras.layers.Conv2D(4, 4, 2, activation="relu")(pixels)
+        x = keras.layers.Conv2D(4, 3, 2, activation="relu")(x)
+        x = keras.layers.Dropout(0.5)(keras.layers.LayerNormalization()(x))
+        x = keras.layers.Flatten()(x)
+        images = keras.Model(pixels, [keras.layers.Dense(2)(x), keras.layers.Dense(1)(x)])
+        network = own_network.of_keras(images, IMAGES, ACTIONS, CONFIG.network)
         agents.append(Agent(network, IMAGES, CONFIG, seed=1))
     assert list(agents[0].shapes) == list(agents[1].shapes)
     assert {"conv2d/kernel", "conv2d_1/kernel", "dense_1/bias"} <= set(agents[0].shapes)
@@ -215,11 +216,8 @@ def test_a_model_that_does_not_fit_is_one_line(last: Any, said: str, monkeypatch
         sizes = [2, 1] if isinstance(last, str) else last
         return keras.Model(inputs, [keras.layers.Dense(size)(x) for size in sizes])
 
-    def check() -> None:
-        own_network.check(model.build(SPACE, ACTIONS, CONFIG.network), SPACE, CONFIG)
-
     monkeypatch.setattr(keras_network, "build", build)
-    refused(f"^network examples.keras_network:build.*{re.escape(said)}", check)
+    refused(f"^network examples.keras_network:build.*{re.escape(said)}", check_keras)
 
 
 class Affine(keras.layers.Layer):
