@@ -146,12 +146,11 @@ def test_make_setup_takes_a_python_that_has_tensorflow(tmp_path: Path, monkeypat
 
 @needs_make
 def test_a_start_up_file_of_the_shell_is_no_environment(monkeypatch: Patch) -> None:
-    monkeypatch.setenv("ENV", "/etc/profile.d/modules.sh")
-    shown = call("make", "--dry-run", "train", cwd=REPOSITORY, check=True).stdout
-    assert "--env-id CartPole-v1 " in shown
-    monkeypatch.setenv("ENV", "ALE/Pong-v5")
-    shown = call("make", "--dry-run", "train", cwd=REPOSITORY, check=True).stdout
-    assert "--env-id ALE/Pong-v5 " in shown
+    given = {"/etc/profile.d/modules.sh": "CartPole-v1", "ALE/Pong-v5": "ALE/Pong-v5"}
+    for variable, env_id in given.items():
+        monkeypatch.setenv("ENV", variable)
+        shown = call("make", "--dry-run", "train", cwd=REPOSITORY, check=True).stdout
+        assert f"--env-id {env_id} " in shown
 
 
 SCRIPTS = ("launch_cluster.py", "worker.py", "evaluate.py", "plot.py", "model.py")
