@@ -64,13 +64,12 @@ epochs = { low = 1, high = 4 }
 
 def test_a_file_unsets_what_a_preset_sets_and_no_range_ends_there(tmp_path: Path) -> None:
     text = '[fixed]\nstop_at_return = "none"\n[vary]\nratio_limit_final = ["none", 0.1]\n'
-    made = sweep.read(written(tmp_path, text))
-    assert (made.fixed, made.lists) == (
-        {"stop_at_return": None},
-        {"ratio_limit_final": [None, 0.1]},
-    )
-    file = written(tmp_path, '[vary]\nratio_limit_final = { low = "none", high = 0.1 }\n')
-    refused("ratio_limit_final = .* is refused: give numbers, low below high", sweep.read, file)
+    made = sweep_of(tmp_path, text)
+    assert made.fixed == {"stop_at_return": None}
+    assert made.lists == {"ratio_limit_final": [None, 0.1]}
+    text = '[vary]\nratio_limit_final = { low = "none", high = 0.1 }\n'
+    said = "ratio_limit_final = .* is refused: give numbers, low below high"
+    refused(said, sweep_of, tmp_path, text)
 
 
 def test_the_example_of_the_page_is_a_sweep(tmp_path: Path) -> None:
