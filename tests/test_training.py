@@ -73,7 +73,7 @@ def test_the_first_row_is_about_playing_not_about_the_start(
 def test_time_for_reports_is_in_the_row_that_comes_after_them(
     tmp_path: Path, monkeypatch: Patch
 ) -> None:
-    chief = work(tmp_path, 1.0, log_interval_s=0.1)
+    chief = work(tmp_path, 1.0, log_interval_s=0.1, max_env_steps=4)
     monkeypatch.setattr(training, "REPORT_INTERVAL_S", 0.0)
 
     def slowly(_reports: object) -> bool:
