@@ -84,7 +84,6 @@ def test_the_version_is_that_of_the_project(verb: tuple[str, ...]) -> None:
 
 
 DRY_RUN = ("--mode", "child", "--isolation", "off", "--dry-run", "--env-id")
-UNPREPARED = "--env-id ALE/Breakout-v5 --preprocessing none"
 
 
 @pytest.mark.parametrize(
@@ -118,14 +117,11 @@ def test_a_preset_that_does_not_fit_the_task_is_warned_of(
         ("--lstm-size 8 --gamma 0.9 --adam-epsilon 0.1", []),
         ("--learning-rate 0.1 --learning-rate-final 0.01", []),
         ("--learning-rate 0.1 --learning-rate-range 0.01 0.1", ["--learning-rate"]),
-        (f"{UNPREPARED} --frame-stack 4 --noop-max 9", ["--frame-stack", "--noop-max"]),
     ],
 )
 def test_flags_without_effect_are_warned_of(words: str, idle: list[str], caplog: Log) -> None:
     assert launch_cluster.main([*DRY_RUN, "CartPole-v1", *words.split()]) == 0
     assert re.findall(r"warning: (\S+) does nothing here: it is for ", caplog.text) == idle
-    if UNPREPARED in words:
-        assert caplog.text.count(": it is for preprocessed Atari games") == len(idle)
 
 
 def test_goals_of_presets_are_for_their_own_games() -> None:
@@ -155,6 +151,13 @@ def test_a_network_added_to_model_py_may_be_an_mlp() -> None:
         chosen = Config(network=NetworkConfig(network=name))
         lines = command_line.unused_flags(given, chosen, is_atari=False, has_box_actions=False)
         assert bool(lines) == is_idle
+
+
+def test_settings_of_preprocessing_do_nothing_without_it(caplog: Log) -> None:
+    words = ["ALE/Breakout-v5", "--preprocessing", "none", "--frame-stack", "4", "--noop-max", "9"]
+    assert launch_cluster.main([*DRY_RUN, *words]) == 0
+    said = re.findall(r"(\S+) does nothing here: it is for preprocessed Atari games", caplog.text)
+    assert said == ["--frame-stack", "--noop-max"]
 
 
 def test_what_is_printed_at_import_stays_out_of_plans(here: Path, monkeypatch: Patch) -> None:

@@ -164,7 +164,7 @@ def conclude(
 ) -> int:
     """Write `summary.json`, print how the run ended, and return the run's exit code.
 
-    `resumed_by` is for a run that `launch_cluster.py` can't resume.
+    `resumed_by` is the command that resumes the run, if that isn't the launcher.
     """
     shutil.rmtree(run.checkpoints / checkpoint.CANDIDATE, ignore_errors=True)  # of a killed chief
     newest = None
